@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libzipccl: collectives that travel losslessly compressed, in the shape of NCCL's API.
+ *
+ * The library speaks to zipccld, the daemon of this node, over a Unix socket. The socket is
+ * $ZIPCCL_SOCKET, else /run/zipccl/zipccld.sock. The job is $ZIPCCL_JOB_ID, else $SLURM_JOB_ID,
+ * else "default"; a job belongs to the user who first named it on a node.
+ *
+ * Threads: all functions may be called from any thread. Calls on one communicator must not run
+ * at the same time in two threads (as with NCCL), except zipcclCommAbort and
+ * zipcclCommGetAsyncError. A process that forks must not use inherited communicators in the child.
+ *
+ * Ordering: every rank of a communicator issues the same operations in the same order.
+ *
+ * Bits: data movement is bit-exact for every value of every dtype, NaN payloads and -0 included.
+ */
+#ifndef ZIPCCL_H
+#define ZIPCCL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "zipccl_types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#    define ZIPCCL_API __attribute__((visibility("default")))
+#else
+#    define ZIPCCL_API
+#endif
+
+#define ZIPCCL_MAJOR           0
+#define ZIPCCL_MINOR           1
+#define ZIPCCL_PATCH           0
+#define ZIPCCL_VERSION_CODE    (ZIPCCL_MAJOR * 10000 + ZIPCCL_MINOR * 100 + ZIPCCL_PATCH)
+#define ZIPCCL_UNIQUE_ID_BYTES 128
+
+/* Opaque. A communicator is one rank's handle; it is freed by zipcclCommDestroy or Abort. */
+typedef struct zipcclComm *zipcclComm_t;
+/* Opaque. An ordered queue of operations; operations of one stream complete in order. */
+typedef struct zipcclStream *zipcclStream_t;
+/* Names a communicator to be; made by one rank, handed to all by the application (MPI, a file...). */
+typedef struct {
+    char internal[ZIPCCL_UNIQUE_ID_BYTES];
+} zipcclUniqueId;
+
+/* Version of the library, ZIPCCL_VERSION_CODE of the build. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclGetVersion(int *version);
+
+/* A short constant text for a result; never NULL. */
+ZIPCCL_API const char *zipcclGetErrorString(zipcclResult_t result);
+/* What went wrong last on this communicator (comm NULL: in this thread, outside a communicator),
+ * with rank, operation and remedy. Never NULL; valid until the next failing call or destroy. */
+ZIPCCL_API const char *zipcclGetLastError(zipcclComm_t comm);
+
+/* Makes an id at this node's daemon, which becomes the meeting point of the communicator. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclGetUniqueId(zipcclUniqueId *id);
+
+/* Joins the communicator `id` as `rank` of `nranks`. Blocks until all ranks joined, or until the
+ * daemon's join_timeout, which gives zipcclTimeout and names the missing ranks.
+ * The caller owns *comm. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommInitRank(zipcclComm_t *comm, int nranks,
+                                                               zipcclUniqueId id, int rank);
+/* Waits for outstanding operations, leaves, and frees comm. comm is invalid afterwards, whatever
+ * is returned. */
+ZIPCCL_API zipcclResult_t zipcclCommDestroy(zipcclComm_t comm);
+/* Ends outstanding operations of all ranks with zipcclAborted and frees comm. */
+ZIPCCL_API zipcclResult_t zipcclCommAbort(zipcclComm_t comm);
+/* *error becomes zipcclSuccess while the communicator works, else why it does not. Never blocks. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommGetAsyncError(zipcclComm_t comm,
+                                                                    zipcclResult_t *error);
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommCount(zipcclComm_t comm, int *count);
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommUserRank(zipcclComm_t comm, int *rank);
+/* Pins the codec of this communicator's later operations (zipcclCodecAuto undoes it). Every rank
+ * must pin alike; ranks that differ get zipcclInvalidArgument from the next operation. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommSetCodec(zipcclComm_t comm,
+                                                               zipcclCodec_t codec);
+
+/* Streams. An operation given a stream returns once it is queued; its buffers belong to zipccl
+ * until the stream says that it is done. An operation given NULL returns when it is done. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclStreamCreate(zipcclStream_t *stream);
+/* Waits for all operations queued so far; returns the first error among them, once. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclStreamSynchronize(zipcclStream_t stream);
+/* zipcclSuccess: all done. zipcclInProgress: not yet. Else the first error. Never blocks. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclStreamQuery(zipcclStream_t stream);
+/* Waits, then frees. */
+ZIPCCL_API zipcclResult_t zipcclStreamDestroy(zipcclStream_t stream);
+
+/* Memory shared with the daemon: operations on it need no copy. Zeroed, 4 KiB aligned, resident.
+ * Freed by zipcclMemFree, which waits for operations that use it. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclMemAlloc(void **ptr, size_t bytes);
+ZIPCCL_API zipcclResult_t zipcclMemFree(void *ptr);
+/* Prepares memory that zipccl did not allocate: keeps a shared staging area of the same size, so
+ * that later operations on the range allocate nothing (they still copy). Optional: any pointer
+ * works without it. *handle is freed by zipcclMemDeregister. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclMemRegister(void *ptr, size_t bytes,
+                                                              void **handle);
+ZIPCCL_API zipcclResult_t zipcclMemDeregister(void *handle);
+
+/* Collectives. Counts are in elements of dtype, equal on all ranks.
+ *
+ * recvbuff holds nranks * sendcount elements, rank r's at r * sendcount. In place where
+ * sendbuff == recvbuff + rank * sendcount elements. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclAllGather(const void *sendbuff, void *recvbuff,
+                                                            size_t sendcount,
+                                                            zipcclDataType_t dtype,
+                                                            zipcclComm_t comm,
+                                                            zipcclStream_t stream);
+/* sendbuff is read on root alone and may be NULL elsewhere; in place where equal to recvbuff. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclBroadcast(const void *sendbuff, void *recvbuff,
+                                                            size_t count, zipcclDataType_t dtype,
+                                                            int root, zipcclComm_t comm,
+                                                            zipcclStream_t stream);
+/* Done when every rank has called it. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclBarrier(zipcclComm_t comm,
+                                                          zipcclStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

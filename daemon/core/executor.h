@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The executor: runs a plan on a device and a fabric, one exec_op per operation of a communicator on this node.
+ * It knows steps, slots and completions; it knows no socket, session or job.
+ *
+ * Everything is called, and calls back, on the loop thread. done is called exactly once per exec_op, when no step is
+ * under way any more and no buffer of a client is touched again; it may run inside exec_op_arrive. The exec_op is
+ * freed by the executor right after done returns.
+ */
+#ifndef ZIPCCL_DAEMON_EXECUTOR_H
+#define ZIPCCL_DAEMON_EXECUTOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/device/device.h"
+#include "daemon/fabric/fabric.h"
+#include "daemon/plan/plan.h"
+#include "zipccl_types.h"
+
+struct executor;
+struct exec_comm;
+struct exec_op;
+
+struct executor_config {
+    const struct device_ops *device_ops;
+    struct device *device;
+    const struct fabric_ops *fabric_ops; /* NULL: this daemon has no fabric, one node alone */
+    struct fabric *fabric;
+    uint64_t chunk_bytes;
+    uint32_t window; /* slots per direction and peer */
+    bool verify;     /* hash every message */
+};
+
+ZIPCCL_MUST_CHECK zipcclResult_t executor_new(const struct executor_config *config, struct executor **executor);
+void executor_free(struct executor *executor); /* no exec_comm may be left */
+
+/* One communicator on this node. peers[i] is node i's endpoint (own index: NULL); topology is copied. Caches plans. */
+ZIPCCL_MUST_CHECK zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t node,
+                                               const struct plan_topology *topology, struct fabric_peer *const *peers,
+                                               uint64_t chunk_bytes, struct exec_comm **comm);
+/* No exec_op may be left. Makes the fabric forget the communicator. Does not disconnect peers. */
+void exec_comm_free(struct exec_comm *comm);
+
+/* What an operation did, for statistics. */
+struct exec_result {
+    zipcclResult_t result;
+    const char *text; /* why it failed: step, peer, rank; "" on success. Valid during done */
+    int failed_node;  /* node that failed it, -1: not known */
+    uint64_t raw_bytes;   /* what this node would have sent uncoded */
+    uint64_t wire_bytes;  /* what it sent */
+    uint64_t coded_from_bytes, coded_to_bytes;
+    uint64_t encode_ns, decode_ns; /* worker time */
+};
+
+struct exec_args {
+    zipcclOp_t op;
+    zipcclDataType_t dtype;
+    zipcclCodec_t codec; /* decided */
+    uint64_t count;
+    uint32_t root;
+    uint64_t seq;
+    void (*done)(void *arg, const struct exec_result *result);
+    void *arg;
+};
+
+/* Starts the operation; its steps wait for arrivals. */
+ZIPCCL_MUST_CHECK zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *args,
+                                               struct exec_op **op);
+/* Local rank has called it; send and recv stay valid until done. */
+void exec_op_arrive(struct exec_op *op, uint32_t local, const void *send, void *recv);
+/* Ends it with result and text (copied) as soon as its steps under way allow. */
+void exec_op_fail(struct exec_op *op, zipcclResult_t result, const char *text);
+
+/* A timed exchange of `bytes` with the next node (ring) for the switcher: done gets bytes a second and half a
+ * round trip in ns. Run by all nodes of a new communicator at the same time, before its first operation. */
+void exec_comm_probe(struct exec_comm *comm, uint64_t bytes,
+                     void (*done)(void *arg, zipcclResult_t result, uint64_t bps, uint64_t latency_ns), void *arg);
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The device seam: memory and codec work. `host` is shared memory, worker threads and the SIMD codec.
+ *
+ * All functions are called on the loop thread. Work runs elsewhere; device_poll, called when device_fd is readable,
+ * runs the callbacks of finished jobs on the loop thread.
+ */
+#ifndef ZIPCCL_DAEMON_DEVICE_H
+#define ZIPCCL_DAEMON_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "zipccl_types.h"
+
+struct device; /* opened by device_open, freed by close */
+
+/* Memory of a client, mapped here. Owned by the device until release. */
+struct device_memory {
+    uint8_t *base;
+    size_t bytes;
+};
+
+enum device_work { DEVICE_ENCODE, DEVICE_DECODE, DEVICE_COPY };
+
+/* A unit of work; owned by the caller, untouched by it until done runs. */
+struct device_job {
+    enum device_work work;
+    zipcclCodec_t codec;
+    zipcclDataType_t dtype;
+    unsigned flags; /* CODEC_STREAMING */
+    const void *src; /* encode, copy: values. decode: static part */
+    size_t src_static, src_dynamic_bytes; /* decode */
+    const void *src_dynamic;              /* decode */
+    void *dst;         /* encode: static part. decode, copy: values */
+    void *dst_dynamic; /* encode */
+    uint64_t count;    /* values; copy: bytes */
+    bool verify;       /* encode: hash the coded parts; decode: check hash */
+    uint64_t hash;     /* XXH3 of static then dynamic part, with verify */
+    /* results */
+    zipcclResult_t result;
+    size_t out_static, out_dynamic; /* encode */
+    uint64_t ns;                    /* worker time */
+    void (*done)(struct device_job *job);
+    void *arg;
+    struct device_job *next; /* the device's own */
+};
+
+struct device_config {
+    unsigned workers;    /* 0: choose */
+    size_t inline_bytes; /* work on fewer bytes may be done at once, in submit */
+};
+
+struct device_ops {
+    const char *name;
+    ZIPCCL_MUST_CHECK zipcclResult_t (*open)(const struct device_config *config, struct device **device);
+    void (*close)(struct device *device); /* waits for jobs; their callbacks do not run */
+    /* Maps the memory that fd names (checked: sealed against shrinking, at least bytes long). Keeps no fd.
+     * *why: static text for people on failure. */
+    ZIPCCL_MUST_CHECK zipcclResult_t (*import)(struct device *device, int fd, size_t bytes, struct device_memory *out,
+                                               const char **why);
+    void (*release)(struct device *device, struct device_memory *memory);
+    /* Daemon-owned scratch, 4 KiB aligned, resident. */
+    void *(*alloc)(struct device *device, size_t bytes);
+    void (*free)(struct device *device, void *ptr, size_t bytes);
+    /* True: done already (job->result is set, done is not called). False: done will be called by poll. */
+    bool (*submit)(struct device *device, struct device_job *job);
+    int (*fd)(const struct device *device);
+    void (*poll)(struct device *device);
+    /* For status: "host: 2 workers, avx512". */
+    void (*describe)(const struct device *device, char *text, size_t size);
+};
+
+extern const struct device_ops device_host;
+
+#endif

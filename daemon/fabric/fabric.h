@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The fabric seam: messages between daemons. `ucx` runs on UCX active messages.
+ *
+ * All functions are called on the loop thread. Progress happens on a thread of the fabric's own; fabric poll, called when
+ * fd is readable, runs the callbacks on the loop thread. A message waits at its sender (rendezvous) or in the fabric
+ * (small ones) until the receiver posts a matching receive: a slow node holds nobody's memory.
+ */
+#ifndef ZIPCCL_DAEMON_FABRIC_H
+#define ZIPCCL_DAEMON_FABRIC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "zipccl_types.h"
+
+struct fabric;
+struct fabric_peer; /* an endpoint, ref-counted by connect/disconnect pairs */
+
+/* Travels in front of every message. The first four match sends to receives. 64 bytes, little endian. */
+struct fabric_header {
+    uint64_t comm; /* key of the communicator */
+    uint32_t node; /* index of the sending node in it */
+    uint32_t seq;  /* operation, low 32 bits */
+    uint32_t tag;  /* of the plan */
+    uint8_t op, dtype, codec, flags; /* what the sender believes: checked by the receiver (flags bit 0: hash is set) */
+    uint32_t root;
+    uint32_t reserved;
+    uint64_t op_count;     /* count of the whole operation */
+    uint64_t count;        /* values in this message */
+    uint32_t static_bytes; /* of a coded chunk; the rest is the dynamic part. raw: 0 */
+    uint32_t reserved2;
+    uint64_t hash; /* XXH3 of the payload where flags say so */
+};
+_Static_assert(sizeof(struct fabric_header) == 64, "fabric_header layout");
+
+struct fabric_iov {
+    const void *base;
+    size_t bytes;
+};
+
+/* A send. Owned by the caller; buffers stay untouched until done runs. Paced by the link rate. */
+struct fabric_send {
+    struct fabric_peer *peer;
+    struct fabric_header header;
+    struct fabric_iov iov[2];
+    unsigned niov;
+    void (*done)(struct fabric_send *send, zipcclResult_t result);
+    void *arg;
+    void *internal[6];
+};
+
+/* A receive. done gets success with header and bytes set, zipcclLimitExceeded where the message is longer than capacity,
+ * zipcclRemoteError where the peer is gone, zipcclAborted after fabric abort. */
+struct fabric_recv {
+    uint64_t comm;
+    uint32_t node, seq, tag;
+    void *buffer;
+    size_t capacity;
+    struct fabric_header header; /* as received */
+    size_t bytes;
+    void (*done)(struct fabric_recv *recv, zipcclResult_t result);
+    void *arg;
+    void *internal[6];
+};
+
+struct fabric_config {
+    const char *tls;         /* UCX_TLS, NULL: UCX's own choice */
+    const char *net_devices; /* UCX_NET_DEVICES, NULL: all */
+    uint64_t link_rate_bits; /* bits a second that this node may send to all others together; 0: uncapped */
+};
+
+struct fabric_ops {
+    const char *name;
+    /* *why: static text for people on failure. */
+    ZIPCCL_MUST_CHECK zipcclResult_t (*open)(const struct fabric_config *config, struct fabric **fabric,
+                                             const char **why);
+    void (*close)(struct fabric *fabric); /* drops everything; callbacks do not run */
+    const void *(*address)(const struct fabric *fabric, size_t *bytes);
+    ZIPCCL_MUST_CHECK zipcclResult_t (*connect)(struct fabric *fabric, const void *address, size_t bytes,
+                                                struct fabric_peer **peer);
+    void (*disconnect)(struct fabric *fabric, struct fabric_peer *peer);
+    void (*send)(struct fabric *fabric, struct fabric_send *send);
+    void (*recv)(struct fabric *fabric, struct fabric_recv *recv);
+    /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come from
+     * now on, so that their senders end too. */
+    void (*abort)(struct fabric *fabric, uint64_t comm);
+    /* comm is over: forget it (messages that still come are dropped). */
+    void (*forget)(struct fabric *fabric, uint64_t comm);
+    void (*set_link_rate)(struct fabric *fabric, uint64_t bits);
+    int (*fd)(const struct fabric *fabric);
+    void (*poll)(struct fabric *fabric);
+    void (*describe)(const struct fabric *fabric, char *text, size_t size);
+    /* Counters since open. */
+    void (*counters)(const struct fabric *fabric, uint64_t *sent_bytes, uint64_t *received_bytes);
+};
+
+extern const struct fabric_ops fabric_ucx;
+
+#endif

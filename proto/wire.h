@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the frames carry: the frame types, and the fixed-layout messages of the hot path.
+ * Everything else is protobuf (zipccl.proto between client and daemon, peer.proto between daemons).
+ */
+#ifndef ZIPCCL_PROTO_WIRE_H
+#define ZIPCCL_PROTO_WIRE_H
+
+#include <stdint.h>
+
+#define WIRE_VERSION_MIN 1u
+#define WIRE_VERSION_MAX 1u
+
+/* Feature bits of the hello; both sides use what both have. */
+#define WIRE_FEATURE_VERIFY (1u << 0)
+
+/* X(name, value, payload). Payloads named Zipccl__* are protobuf messages. */
+#define WIRE_TYPES(X)                                                                                                  \
+    X(WIRE_HELLO, 1, "Hello")                           /* client's first frame */                                     \
+    X(WIRE_HELLO_REPLY, 2, "HelloReply")                                                                               \
+    X(WIRE_ERROR, 3, "Error") /* reply to any request that failed; id of the request */                                \
+    X(WIRE_UNIQUE_ID, 4, "empty")                                                                                      \
+    X(WIRE_UNIQUE_ID_REPLY, 5, "128 bytes")                                                                            \
+    X(WIRE_COMM_INIT, 6, "CommInit")                                                                                   \
+    X(WIRE_COMM_INIT_REPLY, 7, "CommInitReply")                                                                        \
+    X(WIRE_COMM_DESTROY, 8, "CommRef")                                                                                 \
+    X(WIRE_COMM_ABORT, 9, "CommRef")                                                                                   \
+    X(WIRE_COMM_EVENT, 10, "CommEvent") /* daemon to client, unasked: the communicator failed */                       \
+    X(WIRE_BUFFER_REGISTER, 11, "BufferRegister") /* + 1 fd */                                                         \
+    X(WIRE_BUFFER_REGISTER_REPLY, 12, "BufferRef")                                                                     \
+    X(WIRE_BUFFER_RELEASE, 13, "BufferRef")                                                                            \
+    X(WIRE_OK, 14, "empty") /* reply where there is nothing to say */                                                  \
+    X(WIRE_REQUEST, 15, "struct wire_request")                                                                         \
+    X(WIRE_COMPLETION, 16, "struct wire_completion + text")                                                            \
+    X(WIRE_STATUS, 17, "empty")                                                                                        \
+    X(WIRE_STATUS_REPLY, 18, "Status")                                                                                 \
+    X(WIRE_STATS, 19, "StatsRequest")                                                                                  \
+    X(WIRE_STATS_REPLY, 20, "Stats")                                                                                   \
+    X(WIRE_PEER_HELLO, 40, "PeerHello") /* daemon to daemon; both send it first */                                     \
+    X(WIRE_PEER_JOIN, 41, "PeerJoin")                                                                                  \
+    X(WIRE_PEER_TABLE, 42, "PeerTable")                                                                                \
+    X(WIRE_PEER_READY, 43, "PeerReady")                                                                                \
+    X(WIRE_PEER_GO, 44, "PeerGo")                                                                                      \
+    X(WIRE_PEER_ABORT, 45, "PeerAbort")                                                                                \
+    X(WIRE_PEER_LEAVE, 46, "PeerLeave")                                                                                \
+    X(WIRE_PEER_PING, 47, "empty")
+
+enum wire_type {
+#define WIRE_ENUM(name, value, payload) name = value,
+    WIRE_TYPES(WIRE_ENUM)
+#undef WIRE_ENUM
+};
+
+/* One collective of one rank. 88 bytes, little endian. Buffers are {id of a registered buffer, offset in it}. */
+struct wire_request {
+    uint64_t comm; /* handle from CommInitReply, of this session */
+    uint64_t seq;  /* 1, 2, 3... per communicator and rank */
+    uint64_t count;
+    uint64_t send_buffer; /* 0: none */
+    uint64_t send_offset;
+    uint64_t recv_buffer; /* 0: none */
+    uint64_t recv_offset;
+    uint64_t max_count; /* reserved for capped counts, 0 */
+    uint16_t op;        /* zipcclOp_t */
+    uint16_t dtype;     /* zipcclDataType_t */
+    uint16_t codec;     /* zipcclCodec_t: pinned, or zipcclCodecAuto */
+    uint16_t flags;     /* 0 */
+    uint32_t root;
+    uint32_t reserved; /* 0 */
+    uint64_t client_ns; /* CLOCK_MONOTONIC of the client when it sent */
+};
+_Static_assert(sizeof(struct wire_request) == 88, "wire_request layout");
+
+/* The end of one request. A text for people follows where result is not success. */
+struct wire_completion {
+    uint64_t comm;
+    uint64_t seq;
+    uint32_t result; /* zipcclResult_t */
+    uint32_t text_bytes;
+    uint64_t wire_bytes; /* sent by this node for the whole operation */
+    uint16_t codec;      /* the one that was used */
+    uint16_t reserved[3];
+};
+_Static_assert(sizeof(struct wire_completion) == 40, "wire_completion layout");
+
+/* What a unique id holds. */
+struct wire_unique_id {
+    uint64_t magic; /* WIRE_UNIQUE_ID_MAGIC */
+    uint64_t key;   /* random; names the communicator among all daemons */
+    uint64_t nonce; /* random; proof of having been handed the id */
+    char root[96];  /* "host:port" where the root daemon listens for daemons, NUL-terminated */
+    uint64_t reserved;
+};
+#define WIRE_UNIQUE_ID_MAGIC 0x31444955434c5a00ull
+_Static_assert(sizeof(struct wire_unique_id) == 128, "wire_unique_id layout");
+
+#endif
