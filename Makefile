@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+# Thin front of CMake. `make demo` and `make test` do all the set-up on a fresh Debian 12 machine.
+JOBS ?= $(shell nproc)
+CTEST := ctest --output-on-failure
+
+.PHONY: help setup build demo test check format format-check tidy asan tsan clang fuzz bench install clean
+
+help:
+	@echo "make demo     two node daemons and four trainers on this machine: a compressed all-gather of real tensors"
+	@echo "make test     build and run the tests"
+	@echo "make build    set up and build into build/ (programs in build/bin, libraries in build/lib)"
+	@echo "make check    what else must be clean: format, clang-tidy, clang, ASan+UBSan, TSan"
+	@echo "make fuzz     run every fuzz target for FUZZ_SECONDS (60) seconds"
+	@echo "make install  install the build (DESTDIR and PREFIX are honoured)"
+
+setup:
+	@config/setup-debian.sh
+
+build: setup
+	@cmake --preset release $(if $(PREFIX),-DCMAKE_INSTALL_PREFIX=$(PREFIX)) >build.log 2>&1 || { cat build.log; exit 1; }
+	@rm -f build.log
+	cmake --build build -j $(JOBS)
+
+demo: build
+	tests/e2e/demo.sh build
+
+test: build
+	cd build && $(CTEST)
+
+check: setup format-check clang asan tsan tidy
+
+format:
+	git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs clang-format -i
+
+format-check:
+	config/setup-debian.sh --lint
+	git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs clang-format --dry-run -Werror
+	git ls-files '*.sh' .ci/run | xargs shellcheck
+
+tidy: build
+	config/setup-debian.sh --lint
+	git ls-files '*.c' | grep -v '^tests/' | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build
+
+clang:
+	config/setup-debian.sh --lint
+	cmake -S . -B build-clang -G Ninja -DCMAKE_C_COMPILER=clang -DZIPCCL_CUDA=off >/dev/null
+	cmake --build build-clang -j $(JOBS)
+
+asan tsan: setup
+	cmake --preset $@ -DZIPCCL_CUDA=off >/dev/null
+	cmake --build build-$@ -j $(JOBS)
+	cd build-$@ && $(CTEST) -LE slow
+
+FUZZ_SECONDS ?= 60
+fuzz: setup
+	config/setup-debian.sh --lint
+	cmake --preset fuzz >/dev/null
+	cmake --build build-fuzz -j $(JOBS)
+	tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
+
+install: build
+	cmake --install build $(if $(PREFIX),--prefix $(PREFIX))
+
+clean:
+	rm -rf build build-asan build-tsan build-debug build-clang build-fuzz
