@@ -34,7 +34,7 @@ struct frame_header {
 };
 
 /* A received frame; payload and fds belong to the frame_conn and are valid until the next frame_conn_next.
- * Who wants a descriptor takes it: sets fds[i] to -1. */
+ * Who wants a descriptor takes it: sets fds[i] to -1. The payload is not aligned: copy structs out of it. */
 struct frame {
     uint16_t type;
     uint32_t id;
@@ -62,8 +62,8 @@ ZIPCCL_MUST_CHECK zipcclResult_t frame_conn_read(struct frame_conn *c);
  * zipcclLimitExceeded or zipcclInvalidArgument: the stream is broken, close it. */
 ZIPCCL_MUST_CHECK zipcclResult_t frame_conn_next(struct frame_conn *c, struct frame *f);
 
-/* Sends a frame, or queues what the socket does not take now (then frame_conn_wants_write is true). fds are duplicated by
- * the kernel, or here when queued: the caller keeps its own. zipcclLimitExceeded where the peer does not read. */
+/* Sends a frame, or queues what the socket does not take now (then frame_conn_wants_write is true). fds are duplicated
+ * by the kernel, or here when queued: the caller keeps its own. zipcclLimitExceeded where the peer does not read. */
 ZIPCCL_MUST_CHECK zipcclResult_t frame_conn_send(struct frame_conn *c, uint16_t type, uint32_t id, const void *payload,
                                                  size_t length, const int *fds, uint32_t nfds);
 bool frame_conn_wants_write(const struct frame_conn *c);

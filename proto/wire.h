@@ -16,7 +16,7 @@
 
 /* X(name, value, payload). Payloads named Zipccl__* are protobuf messages. */
 #define WIRE_TYPES(X)                                                                                                  \
-    X(WIRE_HELLO, 1, "Hello")                           /* client's first frame */                                     \
+    X(WIRE_HELLO, 1, "Hello") /* client's first frame */                                                               \
     X(WIRE_HELLO_REPLY, 2, "HelloReply")                                                                               \
     X(WIRE_ERROR, 3, "Error") /* reply to any request that failed; id of the request */                                \
     X(WIRE_UNIQUE_ID, 4, "empty")                                                                                      \
@@ -25,7 +25,7 @@
     X(WIRE_COMM_INIT_REPLY, 7, "CommInitReply")                                                                        \
     X(WIRE_COMM_DESTROY, 8, "CommRef")                                                                                 \
     X(WIRE_COMM_ABORT, 9, "CommRef")                                                                                   \
-    X(WIRE_COMM_EVENT, 10, "CommEvent") /* daemon to client, unasked: the communicator failed */                       \
+    X(WIRE_COMM_EVENT, 10, "CommEvent")           /* daemon to client, unasked: the communicator failed */             \
     X(WIRE_BUFFER_REGISTER, 11, "BufferRegister") /* + 1 fd */                                                         \
     X(WIRE_BUFFER_REGISTER_REPLY, 12, "BufferRef")                                                                     \
     X(WIRE_BUFFER_RELEASE, 13, "BufferRef")                                                                            \
@@ -66,7 +66,7 @@ struct wire_request {
     uint16_t codec;     /* zipcclCodec_t: pinned, or zipcclCodecAuto */
     uint16_t flags;     /* 0 */
     uint32_t root;
-    uint32_t reserved; /* 0 */
+    uint32_t reserved;  /* 0 */
     uint64_t client_ns; /* CLOCK_MONOTONIC of the client when it sent */
 };
 _Static_assert(sizeof(struct wire_request) == 88, "wire_request layout");
@@ -91,6 +91,10 @@ struct wire_unique_id {
     char root[96];  /* "host:port" where the root daemon listens for daemons, NUL-terminated */
     uint64_t reserved;
 };
+
+/* The name of a frame type, "?" where there is none. */
+const char *wire_type_name(unsigned type);
+
 #define WIRE_UNIQUE_ID_MAGIC 0x31444955434c5a00ull
 _Static_assert(sizeof(struct wire_unique_id) == 128, "wire_unique_id layout");
 

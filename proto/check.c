@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checks of messages that need no state: what no sound peer would send is refused before anybody acts on it.
+ */
+#include <string.h>
+
+#include "peer.pb-c.h"
+#include "proto/message.h"
+#include "proto/wire.h"
+#include "zipccl.pb-c.h"
+
+#define MAX_RANKS        65536u
+#define MAX_FABRIC_BYTES 4096u
+#define INSTANCE_BYTES   16u
+#define UNIQUE_ID_BYTES  sizeof(struct wire_unique_id)
+
+/* Names go into logs and terminals: no control characters. */
+static bool name_ok(const char *s) {
+    size_t n = strlen(s);
+    if (n > MESSAGE_MAX_NAME)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)s[i] < 0x20 || s[i] == 0x7f)
+            return false;
+    return true;
+}
+
+static const char *check_versions(uint32_t min, uint32_t max) {
+    return !min || min > max ? "the range of protocol versions is empty" : NULL;
+}
+
+static const char *check_hello(const Zipccl__Hello *m) {
+    if (!name_ok(m->job))
+        return "the job's name is too long or not printable";
+    if (!name_ok(m->program))
+        return "the program's name is too long or not printable";
+    return check_versions(m->version_min, m->version_max);
+}
+
+static const char *check_rank(uint32_t rank, uint32_t nranks) {
+    if (!nranks || nranks > MAX_RANKS)
+        return "the number of ranks is out of range";
+    return rank >= nranks ? "the rank is not below the number of ranks" : NULL;
+}
+
+static const char *check_comm_init(const Zipccl__CommInit *m) {
+    if (m->unique_id.len != UNIQUE_ID_BYTES)
+        return "the unique id has the wrong size";
+    return check_rank(m->rank, m->nranks);
+}
+
+static const char *check_peer_hello(const Zipccl__Peer__PeerHello *m) {
+    if (!name_ok(m->node) || !*m->node || !name_ok(m->listen))
+        return "the node's name or address is empty, too long or not printable";
+    if (m->instance.len != INSTANCE_BYTES)
+        return "the instance has the wrong size";
+    return check_versions(m->version_min, m->version_max);
+}
+
+static const char *check_peer_join(const Zipccl__Peer__PeerJoin *m) {
+    if (!name_ok(m->job) || !name_ok(m->fabric_name) || !name_ok(m->device))
+        return "a name is too long or not printable";
+    if (m->fabric.len > MAX_FABRIC_BYTES)
+        return "the fabric address is too long";
+    return check_rank(m->rank, m->nranks);
+}
+
+static const char *check_peer_table(const Zipccl__Peer__PeerTable *m) {
+    if (!m->n_nodes || m->n_nodes > MAX_RANKS)
+        return "the table has no nodes, or too many";
+    size_t total = 0;
+    for (size_t i = 0; i < m->n_nodes; i++) {
+        const Zipccl__Peer__PeerNode *n = m->nodes[i];
+        if (!name_ok(n->node) || !name_ok(n->listen))
+            return "a node's name or address is too long or not printable";
+        if (n->instance.len != INSTANCE_BYTES)
+            return "a node's instance has the wrong size";
+        if (n->fabric.len > MAX_FABRIC_BYTES)
+            return "a node's fabric address is too long";
+        if (!n->n_ranks)
+            return "a node has no ranks";
+        total += n->n_ranks;
+    }
+    /* Each rank is below the total; that none comes twice is for the receiver to see, who builds the topology. */
+    if (total > MAX_RANKS)
+        return "the table has too many ranks";
+    for (size_t i = 0; i < m->n_nodes; i++)
+        for (size_t j = 0; j < m->nodes[i]->n_ranks; j++)
+            if (m->nodes[i]->ranks[j] >= total)
+                return "a rank in the table is out of range";
+    return NULL;
+}
+
+static const char *check_failure(uint32_t result) {
+    return result == zipcclSuccess ? "an error that says success" : NULL;
+}
+
+bool message_check(unsigned type, const ProtobufCMessage *message, const char **why) {
+    const void *m = message;
+    *why = NULL;
+    switch (type) {
+    case WIRE_HELLO:
+        *why = check_hello(m);
+        break;
+    case WIRE_HELLO_REPLY:
+        if (!name_ok(((const Zipccl__HelloReply *)m)->node))
+            *why = "the node's name is too long or not printable";
+        break;
+    case WIRE_ERROR:
+        *why = check_failure(((const Zipccl__Error *)m)->result);
+        break;
+    case WIRE_COMM_INIT:
+        *why = check_comm_init(m);
+        break;
+    case WIRE_COMM_EVENT:
+        *why = check_failure(((const Zipccl__CommEvent *)m)->result);
+        break;
+    case WIRE_BUFFER_REGISTER:
+        if (!((const Zipccl__BufferRegister *)m)->bytes)
+            *why = "the buffer is empty";
+        break;
+    case WIRE_BUFFER_REGISTER_REPLY:
+    case WIRE_BUFFER_RELEASE:
+        if (!((const Zipccl__BufferRef *)m)->buffer)
+            *why = "buffer 0 does not exist";
+        break;
+    case WIRE_STATS:
+        if (!name_ok(((const Zipccl__StatsRequest *)m)->job))
+            *why = "the job's name is too long or not printable";
+        break;
+    case WIRE_PEER_HELLO:
+        *why = check_peer_hello(m);
+        break;
+    case WIRE_PEER_JOIN:
+        *why = check_peer_join(m);
+        break;
+    case WIRE_PEER_TABLE:
+        *why = check_peer_table(m);
+        break;
+    case WIRE_PEER_ABORT:
+        *why = check_failure(((const Zipccl__Peer__PeerAbort *)m)->result);
+        break;
+    default:
+        break;
+    }
+    return !*why;
+}
