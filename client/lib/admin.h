@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What zipcclctl asks of a daemon: status and statistics, over a session that runs no collectives.
+ * An admin belongs to one thread. Internal: not installed.
+ */
+#ifndef ZIPCCL_CLIENT_ADMIN_H
+#define ZIPCCL_CLIENT_ADMIN_H
+
+#include "zipccl.pb-c.h"
+#include "zipccl_types.h"
+
+struct admin;
+
+/* socket NULL: $ZIPCCL_SOCKET, else the default. timeout_ms bounds this and each later request. *admin is set also
+ * where it fails, so that admin_why can tell; NULL only without memory. The caller frees it in any case. */
+ZIPCCL_MUST_CHECK zipcclResult_t admin_open(const char *socket, int timeout_ms, struct admin **admin);
+void admin_close(struct admin *admin); /* NULL is fine */
+
+/* *status is freed by zipccl__status__free_unpacked(status, NULL). */
+ZIPCCL_MUST_CHECK zipcclResult_t admin_status(struct admin *admin, Zipccl__Status **status);
+/* job NULL or "": all jobs. *stats is freed by zipccl__stats__free_unpacked(stats, NULL). */
+ZIPCCL_MUST_CHECK zipcclResult_t admin_stats(struct admin *admin, const char *job, Zipccl__Stats **stats);
+
+/* Why the last call failed, for people; never NULL, admin NULL included. */
+const char *admin_why(const struct admin *admin);
+/* The socket that it speaks to, and the daemon's name for its node ("" before the hello). */
+const char *admin_socket(const struct admin *admin);
+const char *admin_node(const struct admin *admin);
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Connecting to zipccld and the hello. Every failure says what the person can do.
+ */
+#include "client/lib/connect.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "proto/message.h"
+#include "proto/result.h"
+#include "proto/wire.h"
+#include "zipccl.h"
+#include "zipccl.pb-c.h"
+
+#define HELLO_ID 1u
+
+static const char *env_or(const char *name, const char *otherwise) {
+    const char *v = getenv(name);
+    return v && *v ? v : otherwise;
+}
+
+const char *connect_socket_path(void) {
+    return env_or("ZIPCCL_SOCKET", CONNECT_DEFAULT_SOCKET);
+}
+
+const char *connect_job(void) {
+    return env_or("ZIPCCL_JOB_ID", env_or("SLURM_JOB_ID", "default"));
+}
+
+static zipcclResult_t unreachable(const char *path, int err, char *why) {
+    if (err == EACCES || err == EPERM) {
+        (void)snprintf(why, CONNECT_WHY_BYTES,
+                       "no permission to use zipccld's socket %s: see its group with 'ls -l %s', and ask to be added",
+                       path, path);
+        return zipcclPermissionDenied;
+    }
+    (void)snprintf(why, CONNECT_WHY_BYTES,
+                   "zipccld is not reachable at %s (%s): see 'systemctl status zipccld'; ZIPCCL_SOCKET names another "
+                   "socket",
+                   path, strerror(err));
+    return err == EMFILE || err == ENFILE ? zipcclSystemError : zipcclDaemonUnavailable;
+}
+
+static zipcclResult_t dial(const char *path, int timeout_ms, int *fd, char *why) {
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    struct timeval limit = {.tv_sec = timeout_ms / 1000, .tv_usec = (timeout_ms % 1000) * 1000};
+    if (strlen(path) >= sizeof addr.sun_path) {
+        (void)snprintf(why, CONNECT_WHY_BYTES, "the socket path in ZIPCCL_SOCKET is longer than %zu bytes: %.200s",
+                       sizeof addr.sun_path - 1, path);
+        return zipcclInvalidArgument;
+    }
+    memcpy(addr.sun_path, path, strlen(path) + 1);
+    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*fd < 0)
+        return unreachable(path, errno, why);
+    /* Bounds a connect to a daemon whose backlog is full. */
+    (void)setsockopt(*fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    int r;
+    do
+        r = connect(*fd, (const struct sockaddr *)&addr, sizeof addr);
+    while (r < 0 && errno == EINTR);
+    if (r < 0) {
+        zipcclResult_t result = unreachable(path, errno, why);
+        (void)close(*fd);
+        *fd = -1;
+        return result;
+    }
+    return zipcclSuccess;
+}
+
+static zipcclResult_t take_reply(const char *path, const struct frame *f, struct connect_info *info, char *why) {
+    ProtobufCMessage *m = NULL;
+    const char *bad = "";
+    zipcclResult_t r = zipcclInternalError;
+    if (f->type != WIRE_HELLO_REPLY && f->type != WIRE_ERROR) {
+        (void)snprintf(why, CONNECT_WHY_BYTES, "zipccld at %s answered the hello with %s", path,
+                       wire_type_name(f->type));
+        return r;
+    }
+    r = message_unpack(f, &m, &bad);
+    if (r != zipcclSuccess) {
+        (void)snprintf(why, CONNECT_WHY_BYTES, "zipccld at %s sent a bad %s: %s", path, wire_type_name(f->type), bad);
+        return zipcclInternalError;
+    }
+    if (f->type == WIRE_ERROR) {
+        const Zipccl__Error *e = (const Zipccl__Error *)m;
+        r = result_from_wire(e->result);
+        (void)snprintf(why, CONNECT_WHY_BYTES, "zipccld at %s refused this process: %.300s", path,
+                       *e->text ? e->text : result_string(r));
+    } else {
+        const Zipccl__HelloReply *h = (const Zipccl__HelloReply *)m;
+        if (h->version < WIRE_VERSION_MIN || h->version > WIRE_VERSION_MAX) {
+            r = zipcclVersionMismatch;
+            (void)snprintf(why, CONNECT_WHY_BYTES,
+                           "zipccld at %s speaks protocol %u, this library %u to %u: install the same release of both",
+                           path, (unsigned)h->version, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+        } else {
+            info->version = h->version;
+            info->features = h->features;
+            info->session = h->session;
+            info->max_buffer_bytes = h->max_buffer_bytes;
+            (void)snprintf(info->node, sizeof info->node, "%s", h->node);
+        }
+    }
+    message_free(m);
+    return r;
+}
+
+zipcclResult_t connect_open(const char *path, const char *job, int timeout_ms, struct frame_conn **conn,
+                            struct connect_info *info, char *why) {
+    Zipccl__Hello hello = ZIPCCL__HELLO__INIT;
+    struct frame f;
+    int fd = -1;
+    *conn = NULL;
+    memset(info, 0, sizeof *info);
+    zipcclResult_t r = dial(path, timeout_ms, &fd, why);
+    if (r != zipcclSuccess)
+        return r;
+    struct frame_conn *c = frame_conn_new(fd, true);
+    if (!c) {
+        (void)snprintf(why, CONNECT_WHY_BYTES, "no memory for a connection to zipccld");
+        return zipcclOutOfMemory;
+    }
+    hello.version_min = WIRE_VERSION_MIN;
+    hello.version_max = WIRE_VERSION_MAX;
+    hello.features = WIRE_FEATURE_VERIFY;
+    hello.job = (char *)(uintptr_t)job;
+    hello.program = program_invocation_short_name;
+    hello.library = ZIPCCL_VERSION_CODE;
+    r = message_send(c, WIRE_HELLO, HELLO_ID, &hello.base, NULL, 0);
+    /* A daemon that refuses may have closed already; what it said is still to be read. */
+    if (r == zipcclSuccess || r == zipcclRemoteError)
+        r = frame_conn_wait_frame(c, &f, timeout_ms);
+    if (r == zipcclSuccess) {
+        r = take_reply(path, &f, info, why);
+    } else if (r == zipcclTimeout) {
+        (void)snprintf(why, CONNECT_WHY_BYTES,
+                       "zipccld at %s did not answer within %d ms: see 'systemctl status zipccld'", path, timeout_ms);
+    } else {
+        (void)snprintf(why, CONNECT_WHY_BYTES, "zipccld at %s ended the connection: %.250s", path, frame_conn_why(c));
+        if (r == zipcclRemoteError)
+            r = zipcclDaemonUnavailable;
+    }
+    if (r != zipcclSuccess) {
+        frame_conn_free(c);
+        return r;
+    }
+    *conn = c;
+    return zipcclSuccess;
+}
