@@ -66,7 +66,7 @@ static void launch(struct e2e *e, unsigned node) {
     snprintf(own[0], sizeof(own[0]), "node_name=%s", d->name);
     snprintf(own[1], sizeof(own[1]), "socket=%s", d->socket);
     snprintf(own[2], sizeof(own[2]), "listen=127.0.0.1:0");
-    snprintf(own[3], sizeof(own[3]), "ucx_tls=tcp");
+    snprintf(own[3], sizeof(own[3]), "ucx_tls=tcp"); /* leaves nothing in /dev/shm, whatever happens to the daemon */
     argv[n++] = (char *)daemon_path;
     argv[n++] = "--config";
     argv[n++] = config;
