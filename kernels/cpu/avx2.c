@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The codec's loops on AVX2 and BMI2: a vector is a pair of ymm registers, a mask a 64-bit integer. Compaction and
+ * expansion go through pext and pdep, 8 bytes at a time.
+ */
+#include "kernels/cpu/ops.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#define VINLINE static inline __attribute__((always_inline))
+
+typedef struct {
+    __m256i a, b;
+} v64;
+
+struct v_parts {
+    v64 e;
+    v64 bytes[3];
+    uint64_t bits[4];
+};
+
+VINLINE v64 v_load(const void *p)
+{
+    const __m256i *q = p;
+    return (v64){_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+
+VINLINE void v_store(void *p, v64 v)
+{
+    __m256i *q = p;
+    _mm256_storeu_si256(q, v.a);
+    _mm256_storeu_si256(q + 1, v.b);
+}
+
+VINLINE void v_stream(void *p, v64 v)
+{
+    __m256i *q = p;
+    _mm256_stream_si256(q, v.a);
+    _mm256_stream_si256(q + 1, v.b);
+}
+
+VINLINE void v_fence(void)
+{
+    _mm_sfence();
+}
+
+VINLINE v64 v_set1(uint8_t b)
+{
+    const __m256i v = _mm256_set1_epi8((char)b);
+    return (v64){v, v};
+}
+
+#define PAIRWISE(name, op)                                                                                             \
+    VINLINE v64 name(v64 x, v64 y)                                                                                     \
+    {                                                                                                                  \
+        return (v64){op(x.a, y.a), op(x.b, y.b)};                                                                      \
+    }
+PAIRWISE(v_add, _mm256_add_epi8)
+PAIRWISE(v_sub, _mm256_sub_epi8)
+PAIRWISE(v_subs, _mm256_subs_epu8)
+PAIRWISE(v_max, _mm256_max_epu8)
+PAIRWISE(v_min, _mm256_min_epu8)
+PAIRWISE(v_and, _mm256_and_si256)
+PAIRWISE(v_or, _mm256_or_si256)
+PAIRWISE(v_is_eq, _mm256_cmpeq_epi8)
+
+/* The top bits of the bytes. */
+VINLINE uint64_t v_signs(v64 v)
+{
+    return (uint32_t)_mm256_movemask_epi8(v.a) | (uint64_t)(uint32_t)_mm256_movemask_epi8(v.b) << 32;
+}
+
+VINLINE v64 v_shl16(v64 v, int n)
+{
+    return (v64){_mm256_slli_epi16(v.a, n), _mm256_slli_epi16(v.b, n)};
+}
+
+VINLINE v64 v_shr16(v64 v, int n)
+{
+    return (v64){_mm256_srli_epi16(v.a, n), _mm256_srli_epi16(v.b, n)};
+}
+
+/* A constant m: its bit moves to the top of the byte. */
+VINLINE uint64_t v_bit(v64 v, uint8_t m)
+{
+    return v_signs(v_shl16(v, 7 - __builtin_ctz(m)));
+}
+
+VINLINE uint64_t v_eq(v64 x, v64 y)
+{
+    return v_signs(v_is_eq(x, y));
+}
+
+VINLINE uint64_t v_ge(v64 x, v64 y)
+{
+    return v_signs(v_is_eq(v_max(x, y), x));
+}
+
+VINLINE bool v_same(v64 x, v64 y)
+{
+    return v_eq(x, y) == UINT64_MAX;
+}
+
+VINLINE v64 v_keep_le(v64 v, v64 limit)
+{
+    return v_and(v, v_is_eq(v_min(v, limit), v));
+}
+
+VINLINE v64 v_sad(v64 acc, v64 v)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    return (v64){_mm256_add_epi64(acc.a, _mm256_sad_epu8(v.a, zero)),
+                 _mm256_add_epi64(acc.b, _mm256_sad_epu8(v.b, zero))};
+}
+
+VINLINE unsigned v_hsum(v64 acc)
+{
+    const __m256i y = _mm256_add_epi64(acc.a, acc.b);
+    __m128i x = _mm_add_epi64(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+    x = _mm_add_epi64(x, _mm_unpackhi_epi64(x, x));
+    return (unsigned)_mm_cvtsi128_si32(x);
+}
+
+VINLINE unsigned v_hmax(v64 v)
+{
+    const __m256i y = _mm256_max_epu8(v.a, v.b);
+    __m128i x = _mm_max_epu8(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+    /* minpos finds the least word: of the complements, with each pair of bytes reduced to its lower one. */
+    x = _mm_xor_si128(x, _mm_set1_epi8(-1));
+    x = _mm_min_epu8(x, _mm_srli_epi16(x, 8));
+    return 255 - ((unsigned)_mm_cvtsi128_si32(_mm_minpos_epu16(x)) & 0xff);
+}
+
+VINLINE v64 v_swap(v64 v, uint8_t b)
+{
+    const v64 x = v_set1(b), is_zero = v_is_eq(v, v_set1(0)), is_b = v_is_eq(v, x);
+    const v64 kept = {_mm256_andnot_si256(is_b.a, v.a), _mm256_andnot_si256(is_b.b, v.b)};
+    return v_or(kept, v_and(is_zero, x));
+}
+
+VINLINE uint64_t v_word(v64 v, unsigned i)
+{
+    const __m256i h = i < 4 ? v.a : v.b;
+    const __m128i q = i & 2 ? _mm256_extracti128_si256(h, 1) : _mm256_castsi256_si128(h);
+    return i & 1 ? (uint64_t)_mm_extract_epi64(q, 1) : (uint64_t)_mm_cvtsi128_si64(q);
+}
+
+VINLINE void v_compact(uint8_t *out, v64 v, v64 codes, v64 code, uint64_t mask)
+{
+    const v64 escape = v_is_eq(codes, code);
+#define WORD(i)                                                                                                        \
+    {                                                                                                                  \
+        const uint64_t w = _pext_u64(v_word(v, i), v_word(escape, i));                                                 \
+        memcpy(out, &w, 8);                                                                                            \
+        out += __builtin_popcountll(mask >> (8 * i) & 0xff);                                                           \
+    }
+    WORD(0) WORD(1) WORD(2) WORD(3) WORD(4) WORD(5) WORD(6) WORD(7)
+#undef WORD
+}
+
+/* Each bit of a mask to a byte of all ones or zeros. */
+VINLINE __m256i spread32(uint32_t mask)
+{
+    const __m256i which = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
+                                           3, 3, 3, 3, 3, 3);
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201ull);
+    const __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)mask), which);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(v, bit), bit);
+}
+
+VINLINE v64 v_spread(uint64_t mask)
+{
+    return (v64){spread32((uint32_t)mask), spread32((uint32_t)(mask >> 32))};
+}
+
+/* The bytes of `in`, in order, where escape is all ones; 0 elsewhere. */
+VINLINE v64 v_expand(v64 escape, uint64_t mask, const uint8_t *in)
+{
+    uint64_t r[8];
+#define WORD(i)                                                                                                        \
+    {                                                                                                                  \
+        uint64_t w;                                                                                                    \
+        memcpy(&w, in, 8);                                                                                             \
+        r[i] = _pdep_u64(w, v_word(escape, i));                                                                        \
+        in += __builtin_popcountll(mask >> (8 * i) & 0xff);                                                            \
+    }
+    WORD(0) WORD(1) WORD(2) WORD(3) WORD(4) WORD(5) WORD(6) WORD(7)
+#undef WORD
+    return (v64){_mm256_set_epi64x((long long)r[3], (long long)r[2], (long long)r[1], (long long)r[0]),
+                 _mm256_set_epi64x((long long)r[7], (long long)r[6], (long long)r[5], (long long)r[4])};
+}
+
+VINLINE v64 v_blend(v64 x, v64 y, v64 where)
+{
+    return (v64){_mm256_blendv_epi8(x.a, y.a, where.a), _mm256_blendv_epi8(x.b, y.b, where.b)};
+}
+
+VINLINE v64 v_recode(uint64_t p0, uint64_t p1, v64 l0, v64 l1, v64 l2, const uint8_t *in)
+{
+    const v64 a = v_spread(p0), b = v_spread(p1), escape = v_and(a, b);
+    const v64 v = v_blend(v_blend(l0, l1, a), l2, b);
+    return v_blend(v, v_expand(escape, p0 & p1, in), escape);
+}
+
+VINLINE v64 v_untier(uint64_t p0, uint64_t p1, const uint8_t *in)
+{
+    return v_recode(p0, p1, v_set1(0), v_set1(1), v_set1(2), in);
+}
+
+VINLINE v64 v_untop7(uint64_t p0, uint64_t p1, uint64_t p2, v64 top, bool zero, uint8_t swapped, const uint8_t *in)
+{
+    const v64 c = v_or(v_or(v_and(v_spread(p0), v_set1(1)), v_and(v_spread(p1), v_set1(2))),
+                       v_and(v_spread(p2), v_set1(4)));
+    const v64 escape = v_is_eq(c, v_set1(0));
+    v64 v = v_sub(top, c);
+    if (zero)
+        v = v_swap(v, swapped);
+    return v_blend(v, v_expand(escape, ~(p0 | p1 | p2), in), escape);
+}
+
+VINLINE v64 rotate16(v64 v)
+{
+    return v_or(v_shl16(v, 1), v_shr16(v, 15));
+}
+
+/* The low bytes of 32 and 32 words in order, and their high bytes. */
+VINLINE void bytes_of(v64 x, v64 y, v64 *low, v64 *high)
+{
+    const __m256i m = _mm256_set1_epi16(0xff);
+    const v64 lx = v_and(x, (v64){m, m}), ly = v_and(y, (v64){m, m}), hx = v_shr16(x, 8), hy = v_shr16(y, 8);
+    low->a = _mm256_permute4x64_epi64(_mm256_packus_epi16(lx.a, lx.b), 0xd8);
+    low->b = _mm256_permute4x64_epi64(_mm256_packus_epi16(ly.a, ly.b), 0xd8);
+    high->a = _mm256_permute4x64_epi64(_mm256_packus_epi16(hx.a, hx.b), 0xd8);
+    high->b = _mm256_permute4x64_epi64(_mm256_packus_epi16(hy.a, hy.b), 0xd8);
+}
+
+/* 64 words from their low and high bytes. */
+VINLINE void words_of(v64 low, v64 high, v64 *x, v64 *y)
+{
+    const __m256i la = _mm256_permute4x64_epi64(low.a, 0xd8), ha = _mm256_permute4x64_epi64(high.a, 0xd8);
+    const __m256i lb = _mm256_permute4x64_epi64(low.b, 0xd8), hb = _mm256_permute4x64_epi64(high.b, 0xd8);
+    *x = (v64){_mm256_unpacklo_epi8(la, ha), _mm256_unpackhi_epi8(la, ha)};
+    *y = (v64){_mm256_unpacklo_epi8(lb, hb), _mm256_unpackhi_epi8(lb, hb)};
+}
+
+/* The low and the high words of 32 doublewords in two vectors, rotated left by one. */
+VINLINE void halves_of(const uint8_t *src, v64 *low, v64 *high)
+{
+    v64 x[2];
+    for (unsigned i = 0; i < 2; i++) {
+        const v64 v = v_load(src + (size_t)64 * i);
+        x[i].a = _mm256_or_si256(_mm256_slli_epi32(v.a, 1), _mm256_srli_epi32(v.a, 31));
+        x[i].b = _mm256_or_si256(_mm256_slli_epi32(v.b, 1), _mm256_srli_epi32(v.b, 31));
+    }
+    const __m256i m = _mm256_set1_epi32(0xffff);
+#define PACK(f, i) _mm256_permute4x64_epi64(_mm256_packus_epi32(f(x[i].a), f(x[i].b)), 0xd8)
+#define LOW(v) _mm256_and_si256(v, m)
+#define HIGH(v) _mm256_srli_epi32(v, 16)
+    *low = (v64){PACK(LOW, 0), PACK(LOW, 1)};
+    *high = (v64){PACK(HIGH, 0), PACK(HIGH, 1)};
+#undef PACK
+#undef LOW
+#undef HIGH
+}
+
+VINLINE void v_split(enum layout_kind kind, const uint8_t *src, struct v_parts *x)
+{
+    const unsigned bits = layout_bit_planes(kind);
+    v64 high;
+    if (kind == KIND_FP32) {
+        v64 l0, l1, h0, h1;
+        halves_of(src, &l0, &h0);
+        halves_of(src + 128, &l1, &h1);
+        bytes_of(l0, l1, &x->bytes[0], &x->bytes[1]);
+        bytes_of(h0, h1, &x->bytes[2], &x->e);
+        return;
+    }
+    if (kind == KIND_BF16 || kind == KIND_FP16) {
+        bytes_of(rotate16(v_load(src)), rotate16(v_load(src + 64)), &x->bytes[0], &high);
+    } else {
+        const v64 v = v_load(src);
+        high = v_or(v_add(v, v), v_and(v_shr16(v, 7), v_set1(1)));
+    }
+    x->e = bits ? v_and(v_shr16(high, (int)bits), v_set1((uint8_t)(0xff >> bits))) : high;
+    for (unsigned p = 0; p < bits; p++)
+        x->bits[p] = v_bit(high, (uint8_t)(1u << p));
+}
+
+VINLINE __m256i ror32(__m256i v)
+{
+    return _mm256_or_si256(_mm256_srli_epi32(v, 1), _mm256_slli_epi32(v, 31));
+}
+
+/* 32 doublewords from their low and high words. */
+VINLINE void doubles_of(v64 low, v64 high, v64 out[2])
+{
+    const __m256i la = _mm256_permute4x64_epi64(low.a, 0xd8), ha = _mm256_permute4x64_epi64(high.a, 0xd8);
+    const __m256i lb = _mm256_permute4x64_epi64(low.b, 0xd8), hb = _mm256_permute4x64_epi64(high.b, 0xd8);
+    out[0] = (v64){ror32(_mm256_unpacklo_epi16(la, ha)), ror32(_mm256_unpackhi_epi16(la, ha))};
+    out[1] = (v64){ror32(_mm256_unpacklo_epi16(lb, hb)), ror32(_mm256_unpackhi_epi16(lb, hb))};
+}
+
+VINLINE void v_join(enum layout_kind kind, const struct v_parts *x, v64 out[4])
+{
+    const unsigned bits = layout_bit_planes(kind);
+    if (kind == KIND_FP32) {
+        v64 l0, l1, h0, h1;
+        words_of(x->bytes[0], x->bytes[1], &l0, &l1);
+        words_of(x->bytes[2], x->e, &h0, &h1);
+        doubles_of(l0, h0, out);
+        doubles_of(l1, h1, out + 2);
+        return;
+    }
+    v64 high = bits ? v_and(v_shl16(x->e, (int)bits), v_set1((uint8_t)(0xff << bits))) : x->e;
+    for (unsigned p = 0; p < bits; p++)
+        high = v_or(high, v_and(v_spread(x->bits[p]), v_set1((uint8_t)(1u << p))));
+    if (kind == KIND_BF16 || kind == KIND_FP16) {
+        v64 a, b;
+        words_of(x->bytes[0], high, &a, &b);
+        out[0] = v_or(v_shr16(a, 1), v_shl16(a, 15));
+        out[1] = v_or(v_shr16(b, 1), v_shl16(b, 15));
+    } else {
+        out[0] = v_or(v_and(v_shr16(high, 1), v_set1(0x7f)), v_and(v_shl16(high, 7), v_set1(0x80)));
+    }
+}
+
+#include "kernels/cpu/loops.h"
+
+const struct cpu_ops cpu_ops_avx2 = LOOPS_TABLE;
