@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The builder's core: growing lists, the final array of successors, checks of arguments, and the chunk size.
+ */
+#include "daemon/plan/builder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/dtype.h"
+
+#define MIN_CHUNK_BYTES   (64u << 10)
+#define USUAL_CHUNK_BYTES (128u << 10) /* below it, messages cost more than the overlap gains */
+#define GROUP_VALUES      32768u
+#define PIPELINE_CHUNKS   8u
+#define MAX_RANKS         65536u
+
+static bool grow(struct builder *b, void **array, uint32_t *cap, size_t item)
+{
+    uint32_t next = *cap ? *cap * 2 : 64;
+    void *bigger = next > *cap ? realloc(*array, (size_t)next * item) : NULL;
+    if (!bigger) {
+        b->error = zipcclOutOfMemory;
+        return false;
+    }
+    *array = bigger;
+    *cap = next;
+    return true;
+}
+
+uint32_t builder_step(struct builder *b, const struct plan_step *step)
+{
+    if (b->error)
+        return BUILDER_NONE;
+    if (b->nsteps == b->steps_cap && !grow(b, (void **)&b->steps, &b->steps_cap, sizeof(*b->steps)))
+        return BUILDER_NONE;
+    struct plan_step *s = &b->steps[b->nsteps];
+    *s = *step;
+    if (s->kind == PLAN_SEND)
+        b->raw_send_bytes += s->count * b->value_bytes;
+    return b->nsteps++;
+}
+
+void builder_edge(struct builder *b, uint32_t from, uint32_t to)
+{
+    if (b->error || from == BUILDER_NONE || to == BUILDER_NONE)
+        return;
+    if (b->nedges == b->edges_cap && !grow(b, (void **)&b->edges, &b->edges_cap, sizeof(*b->edges)))
+        return;
+    b->edges[b->nedges++] = (struct builder_edge){from, to};
+}
+
+uint32_t *builder_array(struct builder *b, size_t n)
+{
+    if (b->error)
+        return NULL;
+    uint32_t *array = malloc((n ? n : 1) * sizeof(*array));
+    if (!array) {
+        b->error = zipcclOutOfMemory;
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++)
+        array[i] = BUILDER_NONE;
+    return array;
+}
+
+/* Sorts the ranks by node. False on an invalid topology. */
+static bool sort_members(struct builder *b)
+{
+    const struct plan_topology *t = b->args->topology;
+    b->first = calloc((size_t)t->nnodes + 1, sizeof(*b->first));
+    b->members = calloc(t->nranks, sizeof(*b->members));
+    uint32_t *fill = calloc(t->nnodes, sizeof(*fill));
+    bool ok = b->first && b->members && fill;
+    if (!ok) {
+        b->error = zipcclOutOfMemory;
+        goto out;
+    }
+    for (uint32_t r = 0; r < t->nranks && ok; r++) {
+        ok = t->rank_node[r] < t->nnodes;
+        if (ok)
+            b->first[t->rank_node[r] + 1]++;
+    }
+    for (uint32_t n = 0; n < t->nnodes && ok; n++) {
+        ok = b->first[n + 1] > 0; /* a node without a rank takes no part */
+        b->first[n + 1] += b->first[n];
+    }
+    if (!ok) {
+        b->error = zipcclInvalidArgument;
+        goto out;
+    }
+    for (uint32_t r = 0; r < t->nranks; r++) {
+        uint32_t n = t->rank_node[r];
+        b->members[b->first[n] + fill[n]++] = r;
+    }
+    b->nlocal = builder_members(b, b->node);
+out:
+    free(fill);
+    return ok;
+}
+
+/* Counting sort of the edges by their start: plan.next. The order of addition, so of `to`, is kept. */
+static zipcclResult_t finish(struct builder *b, struct plan **out)
+{
+    if (b->error)
+        return b->error;
+    struct plan *p = calloc(1, sizeof(*p));
+    uint32_t *next = malloc(((size_t)b->nedges + 1) * sizeof(*next));
+    if (!p || !next) {
+        free(p);
+        free(next);
+        return zipcclOutOfMemory;
+    }
+    for (uint32_t i = 0; i < b->nedges; i++) {
+        b->steps[b->edges[i].from].nnext++;
+        b->steps[b->edges[i].to].ndeps++;
+    }
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < b->nsteps; i++) {
+        b->steps[i].first_next = at;
+        at += b->steps[i].nnext;
+        b->steps[i].nnext = 0;
+    }
+    for (uint32_t i = 0; i < b->nedges; i++) {
+        struct plan_step *from = &b->steps[b->edges[i].from];
+        next[from->first_next + from->nnext++] = b->edges[i].to;
+    }
+    p->steps = b->steps;
+    p->nsteps = b->nsteps;
+    p->next = next;
+    p->nslots = b->nslots;
+    p->slot_count = b->slot_count;
+    p->raw_send_bytes = b->raw_send_bytes;
+    p->dtype = b->args->dtype;
+    p->codec = b->args->codec;
+    b->steps = NULL;
+    *out = p;
+    return zipcclSuccess;
+}
+
+zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan)
+{
+    const struct plan_topology *t = args->topology;
+    const struct dtype_info *dtype = dtype_get(args->dtype);
+    *plan = NULL;
+    if (!t || !t->rank_node || t->nranks == 0 || t->nranks > MAX_RANKS || t->nnodes == 0 || t->nnodes > t->nranks ||
+        args->node >= t->nnodes || (unsigned)args->op >= zipcclNumOps || !dtype ||
+        (unsigned)args->codec >= zipcclNumCodecs || args->window == 0 || args->chunk_bytes == 0)
+        return zipcclInvalidArgument;
+    if (args->op == zipcclOpBroadcast && args->root >= t->nranks)
+        return zipcclInvalidArgument;
+    /* No product of sizes below may overflow. */
+    if (args->op != zipcclOpBarrier && args->count > (UINT64_MAX >> 2) / dtype->bytes / t->nranks)
+        return zipcclInvalidArgument;
+
+    struct builder b = {.args = args, .nnodes = t->nnodes, .node = args->node, .value_bytes = dtype->bytes};
+    zipcclResult_t result;
+    if (!sort_members(&b)) {
+        result = b.error;
+        goto out;
+    }
+    for (uint32_t i = 0; i < b.nlocal; i++) {
+        struct plan_step arrive = {
+            .kind = PLAN_ARRIVE, .local = (uint16_t)i, .rank = b.members[b.first[b.node] + i]};
+        builder_step(&b, &arrive);
+    }
+    if (args->op == zipcclOpBarrier || args->count == 0)
+        plan_barrier(&b);
+    else if (args->op == zipcclOpAllGather)
+        plan_all_gather(&b);
+    else
+        plan_broadcast(&b);
+    result = finish(&b, plan);
+out:
+    free(b.steps);
+    free(b.edges);
+    free(b.first);
+    free(b.members);
+    return result;
+}
+
+void plan_free(struct plan *plan)
+{
+    if (!plan)
+        return;
+    free(plan->steps);
+    free(plan->next);
+    free(plan);
+}
+
+uint64_t plan_chunk_count(zipcclDataType_t dtype, uint64_t bytes, uint64_t chunk_bytes)
+{
+    const struct dtype_info *info = dtype_get(dtype);
+    uint64_t group = (uint64_t)GROUP_VALUES * (info ? info->bytes : 1);
+    uint64_t want = bytes / PIPELINE_CHUNKS;
+    if (want < USUAL_CHUNK_BYTES)
+        want = USUAL_CHUNK_BYTES;
+    want = (want + group - 1) / group * group;
+    if (want > chunk_bytes)
+        want = chunk_bytes / group * group;
+    while (want < MIN_CHUNK_BYTES || want == 0)
+        want += group;
+    return want / group * GROUP_VALUES;
+}
