@@ -349,7 +349,7 @@ static void case_rank_never_calls(struct e2e *e) {
     e2e_daemons(e, 2);
     for (unsigned k = 0; k < 3; k++) {
         struct e2e_group g;
-        char missing[16];
+        char missing[32];
         e2e_start(e, &g, layouts[k], absent_rank, NULL);
         for (int i = 0; i < g.nranks - 1; i++)
             e2e_wait_rank(e, &g, i, 15);

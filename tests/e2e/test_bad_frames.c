@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Hostile bytes: frames, messages, descriptors and ranges that libzipccl would never send, other users, and peers that
+ * are none. The daemon answers or hangs up, and goes on to serve others.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "peer.pb-c.h"
+#include "raw.h"
+
+static struct frame_header header(uint16_t type, uint32_t length, uint16_t nfds) {
+    return (struct frame_header){.length = length, .type = type, .nfds = nfds, .id = 9, .magic = FRAME_MAGIC};
+}
+
+static void case_truncated_frame(struct e2e *e) {
+    e2e_daemons(e, 1);
+    const char *socket = e->daemons[0].socket;
+    for (size_t cut = 0; cut < sizeof(struct frame_header) + 8; cut += 3) {
+        uint8_t bytes[64] = {0};
+        struct frame_header h = header(WIRE_HELLO, 40, 0);
+        memcpy(bytes, &h, sizeof(h));
+        int fd = raw_connect(socket);
+        E2E_CHECK(raw_bytes(fd, bytes, cut, NULL, 0), "cut %zu", cut);
+        if (cut % 2)
+            shutdown(fd, SHUT_WR);
+        if (cut % 2)
+            raw_expect_closed(fd);
+        close(fd);
+    }
+    /* A session that stops in the middle of a request, with a descriptor on it. */
+    int fd = raw_session(socket, "cut"), null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    struct frame_header h = header(WIRE_BUFFER_REGISTER, 100, 1);
+    E2E_CHECK(raw_bytes(fd, &h, sizeof(h), &null, 1), "send");
+    close(fd);
+    close(null);
+    e2e_alive(e);
+}
+E2E_CASE(truncated_frame, 20)
+
+static void bad_header(const char *socket, struct frame_header h, const char *what) {
+    static uint8_t bytes[64];
+    int fd = raw_session(socket, "bad");
+    memset(bytes, 0, sizeof(bytes));
+    memcpy(bytes, &h, sizeof(h));
+    raw_bytes(fd, bytes, sizeof(bytes), NULL, 0);
+    raw_expect_error(fd, -1, what);
+    raw_expect_closed(fd);
+    close(fd);
+}
+
+static void case_bad_headers(struct e2e *e) {
+    e2e_daemons(e, 1);
+    const char *socket = e->daemons[0].socket;
+    struct frame_header h = header(WIRE_STATUS, 0, 0);
+    bad_header(socket, header(WIRE_STATUS, FRAME_MAX_PAYLOAD + 1, 0), "long|large|length|limit");
+    bad_header(socket, header(WIRE_STATUS, UINT32_MAX, 0), "long|large|length|limit");
+    bad_header(socket, header(WIRE_STATUS, 0, FRAME_MAX_FDS + 1), "descriptor");
+    bad_header(socket, header(WIRE_STATUS, 0, UINT16_MAX), "descriptor");
+    h.magic = 0x1234;
+    bad_header(socket, h, "magic|frame");
+    h = header(WIRE_STATUS, 0, 0);
+    h.reserved = 1;
+    bad_header(socket, h, "reserved");
+    /* It announces a descriptor that does not come. */
+    bad_header(socket, header(WIRE_BUFFER_REGISTER, 2, 1), "descriptor");
+    e2e_alive(e);
+}
+E2E_CASE(bad_headers, 30)
+
+/* More descriptors than allowed, or than announced, must neither stay open nor harm. */
+static void case_too_many_descriptors(struct e2e *e) {
+    e2e_daemons(e, 1);
+    const char *socket = e->daemons[0].socket;
+    int fds[40];
+    for (unsigned i = 0; i < 40; i++)
+        fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    close(raw_session(socket, "warm"));
+    e2e_sleep(0.2);
+    unsigned before = e2e_proc_fds(e->daemons[0].pid);
+    for (unsigned n = 1; n <= 40; n += 13) {
+        int fd = raw_session(socket, "many");
+        struct frame_header h = header(WIRE_STATUS, 0, (uint16_t)(n > FRAME_MAX_FDS ? FRAME_MAX_FDS : 0));
+        raw_bytes(fd, &h, sizeof(h), fds, n);
+        raw_expect_error(fd, -1, "descriptor");
+        raw_expect_closed(fd);
+        close(fd);
+    }
+    for (unsigned i = 0; i < 40; i++)
+        close(fds[i]);
+    unsigned after = 0;
+    for (int i = 0; i < 50; i++, e2e_sleep(0.02))
+        if ((after = e2e_proc_fds(e->daemons[0].pid)) <= before)
+            break;
+    E2E_CHECK(after <= before, "%u descriptors before, %u after", before, after);
+    e2e_alive(e);
+}
+E2E_CASE(too_many_descriptors, 30)
+
+static void case_garbage_messages(struct e2e *e) {
+    static const uint16_t types[] = {WIRE_HELLO,      WIRE_UNIQUE_ID,      WIRE_COMM_INIT, WIRE_COMM_DESTROY,
+                                     WIRE_COMM_ABORT, WIRE_BUFFER_RELEASE, WIRE_STATS,     WIRE_BUFFER_REGISTER,
+                                     WIRE_REQUEST,    WIRE_COMM_EVENT,     WIRE_PEER_JOIN, 999};
+    uint8_t garbage[300];
+    e2e_daemons(e, 1);
+    const char *socket = e->daemons[0].socket;
+    memset(garbage, 0xff, sizeof(garbage));
+    for (unsigned i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        int fd = raw_session(socket, "garbage");
+        raw_send(fd, types[i], 7, garbage, sizeof(garbage), NULL, 0);
+        raw_expect_error(fd, -1, "");
+        close(fd);
+        fd = raw_connect(socket); /* and before any hello */
+        raw_send(fd, types[i], 7, garbage, sizeof(garbage), NULL, 0);
+        raw_expect_error(fd, -1, "");
+        close(fd);
+    }
+    /* Random bytes. */
+    int random = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    for (int i = 0; i < 50; i++) {
+        int fd = raw_connect(socket);
+        E2E_CHECK(read(random, garbage, sizeof(garbage)) == (ssize_t)sizeof(garbage), "urandom");
+        raw_bytes(fd, garbage, sizeof(garbage), NULL, 0);
+        shutdown(fd, SHUT_WR);
+        raw_expect_closed(fd);
+        close(fd);
+    }
+    close(random);
+    e2e_alive(e);
+}
+E2E_CASE(garbage_messages, 30)
+
+static void case_versions(struct e2e *e) {
+    e2e_daemons(e, 1);
+    int fd = raw_connect(e->daemons[0].socket);
+    Zipccl__Hello hello = ZIPCCL__HELLO__INIT;
+    hello.version_min = WIRE_VERSION_MAX + 1;
+    hello.version_max = WIRE_VERSION_MAX + 7;
+    hello.job = "future";
+    raw_message(fd, WIRE_HELLO, 1, &hello.base, NULL, 0);
+    raw_expect_error(fd, zipcclVersionMismatch, "version");
+    close(fd);
+    e2e_alive(e);
+}
+E2E_CASE(versions, 20)
+
+/* ---- requests ---- */
+
+static void expect_refused(int fd, const char *what) {
+    struct raw_frame f;
+    char text[1024];
+    uint32_t result;
+    int rc = raw_next(fd, &f, 10);
+    E2E_CHECK(rc == 1, "%s: %s", what, rc ? "no answer" : "closed without a word");
+    if (f.header.type == WIRE_COMM_EVENT) /* the communicator's failure may be told before the request's */
+        E2E_CHECK(raw_next(fd, &f, 10) == 1, "%s: no answer after the event", what);
+    if (f.header.type == WIRE_ERROR) {
+        Zipccl__Error *error = zipccl__error__unpack(NULL, f.header.length, f.payload);
+        E2E_CHECK(error, "%s", what);
+        result = error->result;
+        snprintf(text, sizeof(text), "%s", error->text);
+        zipccl__error__free_unpacked(error, NULL);
+    } else {
+        struct wire_completion c;
+        E2E_CHECK(f.header.type == WIRE_COMPLETION && f.header.length >= sizeof(c), "%s: type %u", what, f.header.type);
+        memcpy(&c, f.payload, sizeof(c));
+        result = c.result;
+        snprintf(text, sizeof(text), "%.*s", (int)(f.header.length - sizeof(c)), (const char *)f.payload + sizeof(c));
+    }
+    E2E_CHECK(result == zipcclInvalidArgument || result == zipcclInvalidUsage || result == zipcclLimitExceeded,
+              "%s: %s: %s", what, e2e_result_name((int)result), text);
+    E2E_CHECK(strlen(text) > 8, "%s: \"%s\" explains nothing", what, text);
+}
+
+/* Each request in a session of its own, since a communicator that failed stays failed. */
+static void bad_request(const char *socket, const char *what, void (*spoil)(struct wire_request *r)) {
+    int fd = raw_session(socket, "requests");
+    zipcclUniqueId id = raw_unique_id(fd);
+    struct wire_request r = {.comm = raw_comm(fd, &id, 1, 0),
+                             .seq = 1,
+                             .count = 1024,
+                             .send_buffer = raw_buffer(fd, 8192),
+                             .op = zipcclOpAllGather,
+                             .dtype = zipcclBfloat16,
+                             .codec = zipcclCodecAuto};
+    r.recv_buffer = raw_buffer(fd, 8192);
+    spoil(&r);
+    E2E_CHECK(raw_send(fd, WIRE_REQUEST, 5, &r, sizeof(r), NULL, 0), "%s", what);
+    expect_refused(fd, what);
+    close(fd);
+}
+
+#define SPOIL(name, statement)                                                                                         \
+    static void spoil_##name(struct wire_request *r) {                                                                 \
+        statement;                                                                                                     \
+    }
+SPOIL(comm, r->comm ^= 0x1000001)
+SPOIL(seq, r->seq = 9)
+SPOIL(end, r->recv_offset = 8192 - 2046)
+SPOIL(send_end, r->send_offset = 8192 - 2046)
+SPOIL(offset, r->recv_offset = UINT64_MAX - 100)
+SPOIL(count, r->count = 5000)
+SPOIL(huge, r->count = UINT64_MAX / 2 + 1)
+SPOIL(wrap, r->count = UINT64_MAX / 2 + 1024)
+SPOIL(buffer, r->recv_buffer = 12345678)
+SPOIL(none, r->recv_buffer = 0)
+SPOIL(send_none, r->send_buffer = 0)
+SPOIL(op, r->op = 77)
+SPOIL(dtype, r->dtype = 77)
+SPOIL(codec, r->codec = 77)
+SPOIL(flags, r->flags = 1)
+SPOIL(reserved, r->reserved = 1)
+SPOIL(capped, r->max_count = 1)
+SPOIL(root, r->op = zipcclOpBroadcast; r->root = 1)
+
+static void case_bad_requests(struct e2e *e) {
+    e2e_daemons(e, 1);
+    const char *socket = e->daemons[0].socket;
+#define TRY(name) bad_request(socket, #name, spoil_##name)
+    TRY(comm);
+    TRY(seq);
+    TRY(end);
+    TRY(send_end);
+    TRY(offset);
+    TRY(count);
+    TRY(huge);
+    TRY(wrap);
+    TRY(buffer);
+    TRY(none);
+    TRY(send_none);
+    TRY(op);
+    TRY(dtype);
+    TRY(codec);
+    TRY(flags);
+    TRY(reserved);
+    TRY(capped);
+    TRY(root);
+#undef TRY
+    e2e_alive(e);
+}
+E2E_CASE(bad_requests, 40)
+
+/* ---- memory ---- */
+
+static void refused_memory(const char *socket, int memfd, uint64_t bytes, const char *what) {
+    int fd = raw_session(socket, "memory");
+    E2E_CHECK(raw_register(fd, 4, memfd, bytes), "send");
+    raw_expect_error(fd, -1, what);
+    close(fd);
+    if (memfd >= 0)
+        close(memfd);
+}
+
+static void case_bad_memory(struct e2e *e) {
+    int pipes[2];
+    char path[96];
+    e2e_daemons(e, 1);
+    const char *socket = e->daemons[0].socket;
+    refused_memory(socket, raw_memfd(8192, false), 8192, "seal");
+    refused_memory(socket, raw_memfd(8192, true), 8193, "8192|8193|size|short|small|less");
+    refused_memory(socket, raw_memfd(8192, true), UINT64_MAX, "");
+    refused_memory(socket, raw_memfd(8192, true), (uint64_t)1 << 60, "");
+    refused_memory(socket, raw_memfd(8192, true), 0, "");
+    refused_memory(socket, -1, 8192, "descriptor");
+    refused_memory(socket, open("/dev/null", O_RDWR | O_CLOEXEC), 8192, "");
+    refused_memory(socket, open("/dev/zero", O_RDWR | O_CLOEXEC), 8192, "");
+    E2E_CHECK(pipe2(pipes, O_CLOEXEC) == 0, "pipe");
+    refused_memory(socket, pipes[0], 8192, "");
+    close(pipes[1]);
+    snprintf(path, sizeof(path), "%s/file", e->dir);
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    E2E_CHECK(file >= 0 && ftruncate(file, 8192) == 0, "%s", path);
+    refused_memory(socket, file, 8192, "seal|memfd");
+    int memfd = raw_memfd(8192, true);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", memfd);
+    refused_memory(socket, open(path, O_RDONLY | O_CLOEXEC), 8192, "");
+    close(memfd);
+    /* A session that names no job has nothing to register for. */
+    int fd = raw_session(socket, "");
+    memfd = raw_memfd(8192, true);
+    E2E_CHECK(raw_register(fd, 4, memfd, 8192), "send");
+    raw_expect_error(fd, -1, "job");
+    close(fd);
+    close(memfd);
+    e2e_alive(e);
+}
+E2E_CASE(bad_memory, 30)
+
+/* Memory that is punched or unmapped while it is used: zeros, not a fault of the daemon. */
+static void case_punched_memory(struct e2e *e) {
+    e2e_daemons(e, 1);
+    const char *socket = e->daemons[0].socket;
+    enum { BYTES = 4 << 20 };
+    int fd = raw_session(socket, "punch"), memfd = raw_memfd(BYTES, true);
+    struct raw_frame f;
+    E2E_CHECK(raw_register(fd, 4, memfd, BYTES), "send");
+    raw_expect(fd, &f, WIRE_BUFFER_REGISTER_REPLY);
+    Zipccl__BufferRef *reply = zipccl__buffer_ref__unpack(NULL, f.header.length, f.payload);
+    zipcclUniqueId id = raw_unique_id(fd);
+    uint64_t comm = raw_comm(fd, &id, 1, 0);
+    for (uint64_t seq = 1; seq <= 20; seq++) {
+        struct wire_request r = {.comm = comm,
+                                 .seq = seq,
+                                 .count = BYTES / 4,
+                                 .send_buffer = reply->buffer,
+                                 .recv_buffer = reply->buffer,
+                                 .recv_offset = BYTES / 2,
+                                 .op = zipcclOpAllGather,
+                                 .dtype = zipcclBfloat16,
+                                 .codec = zipcclCodecAuto};
+        E2E_CHECK(raw_send(fd, WIRE_REQUEST, (uint32_t)seq, &r, sizeof(r), NULL, 0), "send");
+        E2E_CHECK(ftruncate(memfd, 4096) < 0, "a sealed memfd was truncated");
+        (void)fallocate(memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, BYTES);
+        raw_expect(fd, &f, WIRE_COMPLETION);
+    }
+    zipccl__buffer_ref__free_unpacked(reply, NULL);
+    close(fd);
+    close(memfd);
+    e2e_alive(e);
+}
+E2E_CASE(punched_memory, 30)
+
+/* ---- other users ---- */
+
+struct foreign {
+    zipcclUniqueId id;
+    uint64_t comm, buffer;
+    char job[32];
+};
+
+static void become_nobody(void) {
+    E2E_CHECK(setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0, "%s", strerror(errno));
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+static void foreign_rank(struct e2e_rank *r) {
+    const struct foreign *f = r->args;
+    zipcclComm_t comm = NULL;
+    zipcclUniqueId id;
+    become_nobody();
+    /* Its job, by name. */
+    setenv("ZIPCCL_JOB_ID", f->job, 1);
+    zipcclResult_t rc = zipcclGetUniqueId(&id);
+    E2E_CHECK(rc == zipcclPermissionDenied && e2e_mentions(zipcclGetLastError(NULL), f->job), "%s: %s",
+              e2e_result_name((int)rc), zipcclGetLastError(NULL));
+    /* Its communicator, by a stolen id, from a job of our own. */
+    setenv("ZIPCCL_JOB_ID", "mine", 1);
+    double start = e2e_now();
+    rc = zipcclCommInitRank(&comm, 2, f->id, 1);
+    e2e_report(r, rc, NULL, start);
+    E2E_CHECK(rc == zipcclPermissionDenied, "%s: %s", e2e_result_name((int)rc), zipcclGetLastError(NULL));
+    /* Its handles. */
+    int fd = raw_session(r->socket, "mine");
+    Zipccl__CommRef ref = ZIPCCL__COMM_REF__INIT;
+    ref.comm = f->comm;
+    raw_message(fd, WIRE_COMM_ABORT, 2, &ref.base, NULL, 0);
+    raw_expect_error(fd, -1, "communicator|comm");
+    raw_message(fd, WIRE_COMM_DESTROY, 3, &ref.base, NULL, 0);
+    raw_expect_error(fd, -1, "communicator|comm");
+    Zipccl__BufferRef buffer = ZIPCCL__BUFFER_REF__INIT;
+    buffer.buffer = f->buffer;
+    raw_message(fd, WIRE_BUFFER_RELEASE, 4, &buffer.base, NULL, 0);
+    raw_expect_error(fd, -1, "buffer");
+    close(fd);
+}
+
+static void case_other_user(struct e2e *e) {
+    if (geteuid() != 0)
+        e2e_skip("needs root, to become another user");
+    struct raw_frame frame;
+    struct foreign f = {.job = "victim"};
+    e2e_set(e, "socket_mode=0666");
+    e2e_set(e, "join_timeout=4s");
+    e2e_daemons(e, 2);
+    int fd = raw_session(e->daemons[0].socket, f.job), other = raw_session(e->daemons[1].socket, f.job);
+    zipcclUniqueId own = raw_unique_id(fd);
+    f.comm = raw_comm(fd, &own, 1, 0);
+    f.buffer = raw_buffer(fd, 8192);
+    f.id = raw_unique_id(fd);
+    Zipccl__CommInit init = ZIPCCL__COMM_INIT__INIT;
+    init.unique_id = (ProtobufCBinaryData){sizeof(f.id), (uint8_t *)&f.id};
+    init.nranks = 2;
+    E2E_CHECK(raw_message(fd, WIRE_COMM_INIT, 8, &init.base, NULL, 0), "send");
+    e2e_ranks(e, "0", foreign_rank, &f, 10);
+    e2e_ranks(e, "1", foreign_rank, &f, 10);
+    /* The owner's rank still waits, or was told that the other never came. */
+    int rc = raw_next(fd, &frame, 10);
+    E2E_CHECK(rc == 1 && frame.header.type == WIRE_ERROR, "the owner's join ended with %d, type %u", rc,
+              frame.header.type);
+    /* The owner's other communicator works. */
+    struct wire_request r = {.comm = f.comm, .seq = 1, .op = zipcclOpBarrier, .codec = zipcclCodecAuto};
+    E2E_CHECK(raw_send(fd, WIRE_REQUEST, 5, &r, sizeof(r), NULL, 0), "send");
+    raw_expect(fd, &frame, WIRE_COMPLETION);
+    close(fd);
+    close(other);
+    e2e_alive(e);
+}
+E2E_CASE(other_user, 60)
+
+/* ---- peers ---- */
+
+static void case_garbage_peers(struct e2e *e) {
+    static const uint16_t types[] = {WIRE_PEER_JOIN,  WIRE_PEER_TABLE, WIRE_PEER_READY, WIRE_PEER_GO, WIRE_PEER_ABORT,
+                                     WIRE_PEER_LEAVE, WIRE_PEER_PING,  WIRE_HELLO,      WIRE_REQUEST, 999};
+    uint8_t garbage[500];
+    e2e_set(e, "peer_timeout=1s");
+    e2e_daemons(e, 2);
+    Zipccl__Status *status = raw_status(e->daemons[0].socket);
+    int random = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    int silent[30];
+    for (unsigned i = 0; i < 30; i++)
+        silent[i] = raw_connect_tcp(status->listen);
+    for (unsigned i = 0; i < 40; i++) {
+        int fd = raw_connect_tcp(status->listen);
+        E2E_CHECK(read(random, garbage, sizeof(garbage)) == (ssize_t)sizeof(garbage), "urandom");
+        raw_bytes(fd, garbage, sizeof(garbage), NULL, 0);
+        shutdown(fd, SHUT_WR);
+        raw_expect_closed(fd);
+        close(fd);
+    }
+    for (unsigned i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        for (int greets = 0; greets < 2; greets++) {
+            int fd = raw_connect_tcp(status->listen);
+            Zipccl__Peer__PeerHello hello = ZIPCCL__PEER__PEER_HELLO__INIT;
+            hello.version_min = hello.version_max = WIRE_VERSION_MAX;
+            hello.node = "impostor";
+            hello.listen = "127.0.0.1:1";
+            hello.instance = (ProtobufCBinaryData){16, garbage};
+            if (greets)
+                raw_message(fd, WIRE_PEER_HELLO, 0, &hello.base, NULL, 0);
+            memset(garbage + 16, 0xff, sizeof(garbage) - 16);
+            raw_send(fd, types[i], 7, garbage + 16, 300, NULL, 0);
+            shutdown(fd, SHUT_WR);
+            raw_expect_closed(fd);
+            close(fd);
+        }
+    /* A join for a communicator that does not exist. */
+    int fd = raw_connect_tcp(status->listen);
+    Zipccl__Peer__PeerHello hello = ZIPCCL__PEER__PEER_HELLO__INIT;
+    hello.version_min = hello.version_max = WIRE_VERSION_MAX;
+    hello.node = "impostor";
+    hello.listen = "127.0.0.1:1";
+    hello.instance = (ProtobufCBinaryData){16, garbage};
+    Zipccl__Peer__PeerJoin join = ZIPCCL__PEER__PEER_JOIN__INIT;
+    join.key = join.nonce = 1234567;
+    join.nranks = 2;
+    join.job = "none";
+    raw_message(fd, WIRE_PEER_HELLO, 0, &hello.base, NULL, 0);
+    raw_message(fd, WIRE_PEER_JOIN, 0, &join.base, NULL, 0);
+    e2e_sleep(0.3);
+    close(fd);
+    /* Who never greets is put out after a while, and until then stands in nobody's way. */
+    e2e_alive(e);
+    for (unsigned i = 0; i < 30; i++) {
+        raw_expect_closed(silent[i]);
+        close(silent[i]);
+    }
+    zipccl__status__free_unpacked(status, NULL);
+    close(random);
+    e2e_alive(e);
+}
+E2E_CASE(garbage_peers, 40)
+
+/* A client that asks and never reads. */
+static void case_flood(struct e2e *e) {
+    e2e_daemons(e, 1);
+    int fd = raw_session(e->daemons[0].socket, "flood");
+    uint64_t before = e2e_proc_kb(e->daemons[0].pid, "VmRSS"), sent = 0;
+    double end = e2e_now() + 15 * E2E_SLOW;
+    bool closed = false;
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    while (!closed && e2e_now() < end) {
+        uint8_t many[16 * 256];
+        for (unsigned i = 0; i < 256; i++) {
+            struct frame_header h = header(WIRE_STATUS, 0, 0);
+            memcpy(many + 16 * i, &h, sizeof(h));
+        }
+        ssize_t n = send(fd, many + sent % 16, sizeof(many) - sent % 16, MSG_NOSIGNAL);
+        if (n > 0)
+            sent += (uint64_t)n;
+        else if (errno == EAGAIN)
+            e2e_sleep(0.002);
+        else
+            closed = true;
+    }
+    uint64_t after = e2e_proc_kb(e->daemons[0].pid, "VmRSS");
+    E2E_CHECK(closed, "the daemon listens on, after %llu bytes", (unsigned long long)sent);
+    E2E_CHECK(E2E_SANITIZED || after < before + 65536, "%llu KiB before, %llu KiB after", (unsigned long long)before,
+              (unsigned long long)after);
+    close(fd);
+    e2e_alive(e);
+}
+E2E_CASE(flood, 40)
+
+/* Connections that never say hello do not keep others out. */
+static void case_silent_clients(struct e2e *e) {
+    int fds[100];
+    e2e_daemons(e, 1);
+    for (unsigned i = 0; i < 100; i++)
+        fds[i] = raw_connect(e->daemons[0].socket);
+    e2e_alive(e);
+    for (unsigned i = 0; i < 100; i++)
+        close(fds[i]);
+    e2e_alive(e);
+}
+E2E_CASE(silent_clients, 30)
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_truncated_frame),
+        cmocka_unit_test(test_bad_headers),
+        cmocka_unit_test(test_too_many_descriptors),
+        cmocka_unit_test(test_garbage_messages),
+        cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_bad_requests),
+        cmocka_unit_test(test_bad_memory),
+        cmocka_unit_test(test_punched_memory),
+        cmocka_unit_test(test_other_user),
+        cmocka_unit_test(test_garbage_peers),
+        cmocka_unit_test(test_flood),
+        cmocka_unit_test(test_silent_clients),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
