@@ -265,7 +265,12 @@ void e2e_wait_rank(struct e2e *e, struct e2e_group *g, int rank, double seconds)
             g->pids[rank] = 0;
             return;
         }
-        E2E_CHECK(e2e_now() < end, "rank %d of %s is still running after %.0f s", rank, e->name, seconds * E2E_SLOW);
+        if (e2e_now() > end) {
+            for (int i = 0; i < g->nranks; i++)
+                if (!g->pids[i] || waitpid(g->pids[i], &g->status[i], WNOHANG) == g->pids[i])
+                    fprintf(stderr, "rank %d has ended with status 0x%x\n", i, g->status[i]);
+            E2E_FAIL("rank %d of %s is still running after %.0f s", rank, e->name, seconds * E2E_SLOW);
+        }
         e2e_daemons_live(e);
         e2e_sleep(0.002);
     }
