@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Registers client memory, and lends it to operations.
+ */
+#include "daemon/core/buffer.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "daemon/core/daemon.h"
+#include "daemon/core/log.h"
+#include "daemon/core/session.h"
+#include "zipccl.pb-c.h"
+
+void buffer_register(struct session *s, const struct frame *f, uint64_t bytes) {
+    struct daemon *d = s->daemon;
+    const char *why = "";
+    if (s->job == NULL) {
+        session_error(s, f->id, zipcclInvalidUsage, "this session named no job: it cannot register buffers");
+        return;
+    }
+    if (f->nfds != 1) {
+        session_error(s, f->id, zipcclInvalidArgument, "a buffer registration carries one descriptor, not %u", f->nfds);
+        return;
+    }
+    if (bytes == 0) {
+        session_error(s, f->id, zipcclInvalidArgument, "a buffer of 0 bytes cannot be registered");
+        return;
+    }
+    if (bytes > d->config.max_buffer_bytes || s->buffer_bytes > d->config.max_buffer_bytes - bytes) {
+        session_error(s, f->id, zipcclLimitExceeded,
+                      "buffer of %" PRIu64 " bytes: this session has %" PRIu64 " of %" PRIu64
+                      " bytes registered (max_buffer_bytes)",
+                      bytes, s->buffer_bytes, d->config.max_buffer_bytes);
+        return;
+    }
+    struct buffer *b = calloc(1, sizeof *b);
+    if (b == NULL) {
+        session_error(s, f->id, zipcclOutOfMemory, "no memory for a buffer");
+        return;
+    }
+    zipcclResult_t rc = d->device_ops->import(d->device, f->fds[0], bytes, &b->memory, &why);
+    if (rc != zipcclSuccess) {
+        free(b);
+        session_error(s, f->id, rc, "buffer of %" PRIu64 " bytes: %s", bytes, why);
+        return;
+    }
+    Zipccl__BufferRef reply = ZIPCCL__BUFFER_REF__INIT;
+    reply.buffer = handles_add(&s->buffers, b);
+    if (reply.buffer == 0) {
+        d->device_ops->release(d->device, &b->memory);
+        free(b);
+        session_error(s, f->id, zipcclLimitExceeded, "this session has %u buffers, the most that are allowed",
+                      s->buffers.used);
+        return;
+    }
+    b->refs = 1;
+    b->session = s;
+    b->job = s->job;
+    job_ref(b->job);
+    list_add_tail(&s->owned_buffers, &b->link);
+    s->buffer_bytes += b->memory.bytes;
+    b->job->registered_bytes += b->memory.bytes;
+    d->stats.counters[STATS_buffers_registered]++;
+    session_send_message(s, WIRE_BUFFER_REGISTER_REPLY, f->id, &reply.base);
+}
+
+void buffer_put(struct buffer *b) {
+    if (b == NULL || --b->refs > 0)
+        return;
+    struct daemon *d = b->job->daemon;
+    if (b->session != NULL)
+        b->session->buffer_bytes -= b->memory.bytes;
+    b->job->registered_bytes -= b->memory.bytes;
+    list_del(&b->link);
+    d->device_ops->release(d->device, &b->memory);
+    job_put(b->job);
+    free(b);
+}
+
+void buffer_release(struct session *s, uint32_t id, uint64_t handle) {
+    struct buffer *b = handles_remove(&s->buffers, handle);
+    if (b == NULL) {
+        session_error(s, id, zipcclInvalidArgument, "unknown buffer %#" PRIx64, handle);
+        return;
+    }
+    buffer_put(b);
+    session_send(s, WIRE_OK, id, NULL, 0);
+}
+
+void buffer_release_all(struct session *s) {
+    for (uint32_t i = 0; i < s->buffers.capacity; i++) {
+        struct buffer *b = s->buffers.slots[i].object;
+        s->buffers.slots[i].object = NULL;
+        buffer_put(b);
+    }
+    s->buffers.used = 0;
+    /* What is left is lent to operations that still run. */
+    list_for_each_safe(l, &s->owned_buffers) {
+        list_entry(l, struct buffer, link)->session = NULL;
+        list_del(l);
+    }
+}
+
+zipcclResult_t buffer_take(struct session *s, uint64_t handle, uint64_t offset, uint64_t bytes,
+                           struct buffer **buffer, void **base, const char **why) {
+    *buffer = NULL;
+    *base = NULL;
+    if (handle == 0) {
+        if (bytes == 0)
+            return zipcclSuccess;
+        *why = "the buffer is missing";
+        return zipcclInvalidArgument;
+    }
+    struct buffer *b = handles_get(&s->buffers, handle);
+    if (b == NULL) {
+        *why = "the buffer is not registered";
+        return zipcclInvalidArgument;
+    }
+    if (offset > b->memory.bytes || bytes > b->memory.bytes - offset) {
+        *why = "the range is outside the registered buffer";
+        return zipcclInvalidArgument;
+    }
+    b->refs++;
+    *buffer = b;
+    *base = b->memory.base + offset;
+    return zipcclSuccess;
+}

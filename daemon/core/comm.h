@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Communicators: what this node knows of one. joining -> connecting -> ready -> failed or closing.
+ *
+ * A comm belongs to the loop thread and is freed by comm_reap when it has ended: failed or left by all ranks, without a
+ * local rank, and without an operation under way. The node that made the unique id is the root: it may have no rank of
+ * its own, and collects joins, readiness, aborts and leaves of all nodes (a star).
+ *
+ * comm.c: life, failure. comm_join.c: rendezvous. comm_ops.c: operations.
+ */
+#ifndef ZIPCCL_DAEMON_COMM_H
+#define ZIPCCL_DAEMON_COMM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "daemon/core/choose.h"
+#include "daemon/core/executor.h"
+#include "daemon/core/list.h"
+#include "peer.pb-c.h"
+#include "proto/frame.h"
+#include "proto/wire.h"
+#include "zipccl.pb-c.h"
+
+#define COMM_MAX_RANKS   65536u
+#define COMM_MAX_PENDING 1024u /* requests of one rank that wait */
+#define COMM_NO_NODE     UINT32_MAX
+#define COMM_MAX_IDS     1024u /* unique ids of one user that nobody used yet */
+
+struct daemon;
+struct session;
+struct job;
+struct buffer;
+struct peer_link;
+
+enum comm_state { COMM_JOINING, COMM_CONNECTING, COMM_READY, COMM_CLOSING, COMM_FAILED };
+
+/* A request that waits for its turn. */
+struct comm_pending {
+    struct wire_request request;
+    uint32_t frame_id;
+    struct buffer *send_buffer, *recv_buffer; /* leases, or NULL */
+    void *send, *recv;
+    uint64_t arrived_ns;
+};
+
+enum comm_member_state { MEMBER_JOINING, MEMBER_IN, MEMBER_LEAVING, MEMBER_LEFT };
+
+/* A local rank. Freed with the comm. */
+struct comm_member {
+    struct comm *comm;
+    struct session *session; /* NULL: gone */
+    struct list link;        /* in the session's members */
+    uint64_t handle;         /* 0: none */
+    enum comm_member_state state;
+    uint32_t rank, local;
+    pid_t pid;
+    uint32_t reply_id; /* of the init or destroy under way */
+    bool announced;    /* the root knows */
+    bool arrived;      /* in the operation under way, as head of its queue */
+    uint64_t next_seq; /* that the client must send */
+    struct comm_pending *queue;
+    uint32_t head, count, capacity;
+    struct buffer *lease_send, *lease_recv; /* of the operation under way; outlive a failure until done */
+};
+
+/* A node, as the root knows it while ranks join and later. */
+struct comm_node {
+    struct peer_link *link; /* root alone; NULL: this node */
+    char name[64];
+    uint8_t instance[16];
+    char listen[112];
+    uint8_t *fabric;
+    size_t fabric_bytes;
+    uint64_t link_rate_bits, encode_bps, decode_bps;
+    uint32_t chunk_bytes;
+    bool ready;
+    uint64_t measured_bps, latency_ns;
+};
+
+struct comm_rank {
+    bool in, left;
+    uint32_t node; /* index in nodes */
+    uint32_t pid;
+};
+
+struct comm {
+    struct list link;
+    struct daemon *daemon;
+    uint64_t key, nonce;
+    struct job *job;
+    uint32_t nranks;
+    bool is_root;
+    struct peer_link *root_link; /* where not root */
+    enum comm_state state;
+    uint64_t join_deadline_ns;
+    zipcclResult_t error;
+    char text[512]; /* why it failed */
+
+    struct comm_member **members; /* local ranks; by rank once connecting */
+    uint32_t nmembers, present;   /* present: not gone, not left */
+    struct comm_rank *ranks;      /* nranks */
+    uint32_t nin, nleft;
+    struct comm_node *nodes;
+    uint32_t nnodes;
+
+    /* from the table on */
+    uint32_t node; /* this node's index; COMM_NO_NODE: a root without ranks */
+    uint32_t *rank_node;
+    struct plan_topology topology;
+    struct fabric_peer **peers;
+    struct exec_comm *exec;
+    bool probing;
+    struct choose_link link_numbers;
+    uint64_t link_rate_bits;
+    zipcclCodec_t codec;
+
+    /* operations, one at a time */
+    struct exec_op *op;
+    bool op_active, pumping;
+    uint64_t seq; /* of the operation under way, or the next */
+    struct wire_request desc;
+    uint32_t desc_rank;
+    zipcclCodec_t op_codec;
+    uint32_t narrived;
+    uint64_t first_ns, last_ns;
+    uint64_t ops_done;
+    uint64_t left_after; /* least number of operations that a rank which left had called */
+    uint32_t left_rank;
+};
+
+/* A unique id that was made here and that nobody used yet. */
+struct comm_id {
+    struct list link;
+    uint64_t key, nonce;
+    struct job *job;
+};
+
+/* Client side. */
+void comm_unique_id(struct session *s, uint32_t id);
+void comm_init(struct session *s, uint32_t id, const Zipccl__CommInit *m);
+void comm_destroy(struct session *s, uint32_t id, uint64_t handle);
+void comm_abort(struct session *s, uint32_t id, uint64_t handle);
+void comm_request(struct session *s, const struct frame *f);
+void comm_session_gone(struct session *s);
+
+/* Peer side: frames of links that are up; link states. */
+void comm_peer_join(struct peer_link *link, const Zipccl__Peer__PeerJoin *m);
+void comm_peer_table(struct peer_link *link, const Zipccl__Peer__PeerTable *m);
+void comm_peer_ready(struct peer_link *link, const Zipccl__Peer__PeerReady *m);
+void comm_peer_go(struct peer_link *link, const Zipccl__Peer__PeerGo *m);
+void comm_peer_abort(struct peer_link *link, const Zipccl__Peer__PeerAbort *m);
+void comm_peer_leave(struct peer_link *link, const Zipccl__Peer__PeerLeave *m);
+void comm_link_up(struct peer_link *link);
+void comm_link_lost(struct peer_link *link, const char *why);
+
+void comm_tick(struct daemon *d, uint64_t now_ns);
+void comm_reap(struct daemon *d);
+/* Fails the communicators that are idle; true: none is left alive. */
+bool comm_drain(struct daemon *d, bool now);
+void comm_drop_ids(struct daemon *d); /* at the end */
+
+const char *comm_state_name(enum comm_state state);
+
+/* Between the parts of the communicator. */
+void comm_fail(struct comm *c, struct peer_link *origin, zipcclResult_t result, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+struct comm *comm_find(struct daemon *d, uint64_t key);
+struct comm *comm_new(struct daemon *d, uint64_t key, uint64_t nonce, struct job *job, uint32_t nranks, bool is_root);
+struct comm_member *comm_member_new(struct comm *c, struct session *s, uint32_t rank, uint32_t reply_id);
+void comm_member_gone(struct comm_member *m); /* detaches it from its session */
+/* "rank 2", with pid and node where they are known. */
+void comm_describe_rank(const struct comm *c, uint32_t rank, char *text, size_t size);
+/* Ranks or nodes as a list: "1, 3 and 12 more". */
+struct comm_names {
+    char text[200];
+    size_t used;
+    uint32_t listed, more;
+};
+void comm_names_add(struct comm_names *n, const char *name);
+const char *comm_names_end(struct comm_names *n);
+
+void comm_ops_ready(struct comm *c);
+void comm_ops_fail(struct comm *c); /* replies to all that wait, at once; ends the operation */
+void comm_ops_left(struct comm *c, uint32_t rank, uint64_t ops);
+void comm_leave_done(struct comm_member *m);
+/* "all-gather #12", or "" where nothing runs. */
+void comm_ops_current(const struct comm *c, char *text, size_t size);
+bool comm_ops_idle(const struct comm *c);
+void comm_join_start(struct comm *c, struct comm_member *m);
+void comm_join_timeout(struct comm *c);
+
+#endif

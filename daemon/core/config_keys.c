@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of configuration keys, and what is printed from it.
+ */
+#include <string.h>
+
+#include "daemon/core/config.h"
+#include "daemon/core/log.h"
+#include "daemon/core/units.h"
+
+#define FIELD(name) offsetof(struct config, name), sizeof(((struct config *)0)->name)
+#define SECONDS     1000ull
+#define DAY         (86400ull * SECONDS)
+
+static const char *const config_devices[] = {"auto", "host", NULL};
+static const char *const config_fabrics[] = {"ucx", "none", NULL};
+static const char *const config_codecs[] = {"auto", "raw", "top7", "tier", NULL};
+
+/* name, type, default, min, max, allowed, field, reload, doc */
+const struct config_key config_keys[] = {
+    {"node_name", CONFIG_STRING, "", 0, 0, NULL, FIELD(node_name), false,
+     "Name of this node in errors, logs and status. Empty: the host's name."},
+    {"socket", CONFIG_STRING, "/run/zipccl/zipccld.sock", 1, 0, NULL, FIELD(socket), false,
+     "Unix socket where clients connect. A lock file of the same name with .lock lies beside it."},
+    {"socket_mode", CONFIG_MODE, "0660", 0, 0777, NULL, FIELD(socket_mode), false, "Mode of the socket, octal."},
+    {"socket_group", CONFIG_STRING, "", 0, 0, NULL, FIELD(socket_group), false,
+     "Group that owns the socket. Empty: the daemon's own group."},
+    {"listen", CONFIG_HOSTPORT, "0.0.0.0:18515", 0, 0, NULL, FIELD(listen), false,
+     "host:port where other daemons connect. Port 0: any free one, see zipcclctl status. The link between daemons is\n"
+     "neither encrypted nor authenticated: bind it to the cluster's own network."},
+    {"advertise", CONFIG_STRING, "", 0, 0, NULL, FIELD(advertise), false,
+     "host or host:port that other daemons dial. Empty: listen's host, or the primary address where that is a\n"
+     "wildcard, with listen's port."},
+    {"device", CONFIG_CHOICE, "auto", 0, 0, config_devices, FIELD(device), false, "Where buffers live and codecs run."},
+    {"workers", CONFIG_UINT, "0", 0, 1024, NULL, FIELD(workers), false,
+     "Worker threads of the host device. 0: chosen from the processors."},
+    {"fabric", CONFIG_CHOICE, "ucx", 0, 0, config_fabrics, FIELD(fabric), false,
+     "How data travels between nodes. none: this daemon serves communicators of one node alone."},
+    {"ucx_tls", CONFIG_STRING, "", 0, 0, NULL, FIELD(ucx_tls), false, "UCX_TLS. Empty: UCX chooses."},
+    {"ucx_net_devices", CONFIG_STRING, "", 0, 0, NULL, FIELD(ucx_net_devices), false,
+     "UCX_NET_DEVICES. Empty: all devices."},
+    {"link_rate", CONFIG_RATE, "0", 0, 100000000000000ull, NULL, FIELD(link_rate), true,
+     "Greatest rate at which this node sends to all others together: 1gbit, 100mbit, 10Gbit/s. 0: not capped.\n"
+     "Where it is set, 8 kbit/s or more."},
+    {"codec", CONFIG_CHOICE, "auto", 0, 0, config_codecs, FIELD(codec), false,
+     "Codec of operations whose ranks pin none. auto: coded where that is faster on the link, else raw. The value of\n"
+     "the node that made the unique id counts for all nodes of a communicator."},
+    {"chunk_bytes", CONFIG_SIZE, "4MiB", 64u << 10, 64u << 20, NULL, FIELD(chunk_bytes), false,
+     "Greatest piece that is coded and sent alone. The least of all nodes counts."},
+    {"window", CONFIG_UINT, "4", 1, 64, NULL, FIELD(window), false, "Chunks under way per peer and direction."},
+    {"verify", CONFIG_BOOL, "off", 0, 0, NULL, FIELD(verify), false,
+     "Hash every message that this node sends; the receiver checks it before it decodes."},
+    {"join_timeout", CONFIG_DURATION, "60s", 100, DAY, NULL, FIELD(join_timeout), true,
+     "How long a communicator waits for its ranks to join."},
+    {"op_timeout", CONFIG_DURATION, "0", 0, DAY, NULL, FIELD(op_timeout), true,
+     "How long an operation may take from its first local call to its end before the communicator fails. 0: for ever."},
+    {"peer_timeout", CONFIG_DURATION, "5s", 500, DAY, NULL, FIELD(peer_timeout), true,
+     "How long another daemon may be silent, or take to answer a first connection, before it counts as gone."},
+    {"drain_timeout", CONFIG_DURATION, "10s", 0, DAY, NULL, FIELD(drain_timeout), true,
+     "How long running operations may take to end after SIGTERM."},
+    {"log_level", CONFIG_CHOICE, "info", 0, 0, log_level_names, FIELD(log_level), true, "What is logged."},
+    {"max_sessions", CONFIG_UINT, "1024", 1, 100000, NULL, FIELD(max_sessions), true, "Client connections."},
+    {"max_sessions_per_user", CONFIG_UINT, "512", 1, 100000, NULL, FIELD(max_sessions_per_user), true,
+     "Client connections of one user."},
+    {"max_jobs", CONFIG_UINT, "256", 1, 100000, NULL, FIELD(max_jobs), true, "Jobs that have sessions."},
+    {"max_comms", CONFIG_UINT, "1024", 1, 100000, NULL, FIELD(max_comms), true,
+     "Communicators, those still joining included."},
+    {"max_buffer_bytes", CONFIG_SIZE, "64GiB", 4096, 1ull << 50, NULL, FIELD(max_buffer_bytes), true,
+     "Memory that one session may register."},
+};
+const size_t config_num_keys = sizeof config_keys / sizeof config_keys[0];
+_Static_assert(sizeof config_keys / sizeof config_keys[0] <= CONFIG_MAX_KEYS, "too many keys");
+
+void config_value(const struct config *config, const struct config_key *key, char *text, size_t size) {
+    const char *field = (const char *)config + key->offset;
+    uint64_t number = 0;
+    if (key->size == sizeof number)
+        memcpy(&number, field, sizeof number);
+    switch (key->type) {
+    case CONFIG_STRING:
+    case CONFIG_CHOICE:
+    case CONFIG_HOSTPORT:
+        snprintf(text, size, "%s", field);
+        break;
+    case CONFIG_BOOL:
+        snprintf(text, size, "%s", *(const bool *)field ? "on" : "off");
+        break;
+    case CONFIG_UINT:
+        snprintf(text, size, "%llu", (unsigned long long)number);
+        break;
+    case CONFIG_MODE:
+        snprintf(text, size, "%04llo", (unsigned long long)number);
+        break;
+    case CONFIG_SIZE:
+        units_print_size(text, size, number);
+        break;
+    case CONFIG_DURATION:
+        units_print_duration(text, size, number);
+        break;
+    case CONFIG_RATE:
+        units_print_rate(text, size, number);
+        break;
+    }
+}
+
+void config_print(FILE *out) {
+    fprintf(out, "# zipccld configuration. Every key is shown with its default.\n"
+                 "# Check a changed file with: zipccld --check-config --config FILE\n"
+                 "# Keys marked (reload) change on SIGHUP, the others at the next start.\n"
+                 "[" CONFIG_SECTION "]\n");
+    for (size_t i = 0; i < config_num_keys; i++) {
+        const struct config_key *key = &config_keys[i];
+        fprintf(out, "\n# ");
+        for (const char *p = key->doc; *p != '\0'; p++)
+            fputs(*p == '\n' ? "\n# " : (char[]){*p, '\0'}, out);
+        if (key->allowed != NULL) {
+            fprintf(out, "\n# One of:");
+            for (const char *const *a = key->allowed; *a != NULL; a++)
+                fprintf(out, "%s %s", a == key->allowed ? "" : ",", *a);
+            fputc('.', out);
+        }
+        fprintf(out, "%s\n#%s =%s%s\n", key->reload ? " (reload)" : "", key->name, key->fallback[0] != '\0' ? " " : "",
+                key->fallback);
+    }
+}

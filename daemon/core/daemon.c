@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Start, reload, drain and end of the daemon, and the loop's periodic work.
+ */
+#include "daemon/core/daemon.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/core/comm.h"
+#include "daemon/core/log.h"
+#include "daemon/core/peer.h"
+#include "daemon/core/session.h"
+#include "kernels/codec.h"
+#include "zipccl.h"
+#ifdef ZIPCCL_HAVE_SYSTEMD
+#    include <systemd/sd-daemon.h>
+#endif
+
+#define DAEMON_TICK_MS      100
+#define DAEMON_INLINE_BYTES (32u << 10) /* work on less is done on the loop: handing it over costs more */
+#define DAEMON_END_NS       2000000000ull
+
+uint64_t daemon_now_ns(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
+}
+
+void daemon_notify(const char *state) {
+#ifdef ZIPCCL_HAVE_SYSTEMD
+    (void)sd_notify(0, state);
+#else
+    (void)state;
+#endif
+}
+
+static void daemon_reap(uv_prepare_t *handle) {
+    struct daemon *d = handle->data;
+    session_reap(d);
+    comm_reap(d);
+    peer_reap(d);
+}
+
+static void daemon_tick(uv_timer_t *timer) {
+    struct daemon *d = timer->data;
+    uint64_t now = daemon_now_ns();
+    session_tick(d, now);
+    comm_tick(d, now);
+    peer_tick(d, now);
+    if (!d->draining)
+        return;
+    bool late = now >= d->drain_deadline_ns;
+    if (comm_drain(d, late) || now >= d->drain_deadline_ns + DAEMON_END_NS) {
+        d->stopping = true;
+        uv_stop(&d->loop);
+    }
+}
+
+void daemon_drain(struct daemon *d, const char *why) {
+    uint64_t now = daemon_now_ns();
+    if (d->draining) {
+        log_warn("%s again: ending now", why);
+        d->drain_deadline_ns = now;
+        return;
+    }
+    log_info("%s: draining for up to %g s (sessions=%u comms=%u)", why, (double)d->config.drain_timeout / 1000.0,
+             d->nsessions, d->ncomms);
+    daemon_notify("STOPPING=1");
+    d->draining = true;
+    d->drain_deadline_ns = now + d->config.drain_timeout * 1000000ull;
+    server_close(&d->server);
+    server_close(&d->peer_server);
+    if (uv_timer_start(&d->tick, daemon_tick, 0, DAEMON_TICK_MS / 5) != 0)
+        uv_stop(&d->loop);
+}
+
+static void daemon_signal(uv_signal_t *handle, int signum) {
+    daemon_drain(handle->data, signum == SIGTERM ? "SIGTERM" : "SIGINT");
+}
+
+/* Applies what may change while running, and says what may not. */
+static void daemon_apply(struct daemon *d, const struct config *fresh) {
+    char before[160], after[160];
+    for (size_t i = 0; i < config_num_keys; i++) {
+        const struct config_key *key = &config_keys[i];
+        config_value(&d->config, key, before, sizeof before);
+        config_value(fresh, key, after, sizeof after);
+        /* An empty name was filled in at start. */
+        if (strcmp(before, after) == 0 || (strcmp(key->name, "node_name") == 0 && after[0] == '\0'))
+            continue;
+        if (!key->reload) {
+            log_warn("reload: %s stays '%s', '%s' needs a restart", key->name, before, after);
+            continue;
+        }
+        log_info("reload: %s changes from '%s' to '%s'", key->name, before, after);
+        memcpy((char *)&d->config + key->offset, (const char *)fresh + key->offset, key->size);
+    }
+    (void)log_set_level_name(d->config.log_level);
+    if (d->fabric_ops != NULL)
+        d->fabric_ops->set_link_rate(d->fabric, d->config.link_rate);
+}
+
+static void daemon_reload(uv_signal_t *handle, int signum) {
+    struct daemon *d = handle->data;
+    struct config_errors errors = {0};
+    struct config fresh;
+    bool ok = true;
+    (void)signum;
+    config_defaults(&fresh);
+    if (d->config_path != NULL)
+        ok = config_load(&fresh, d->config_path, &errors);
+    for (unsigned i = 0; i < d->nsettings; i++)
+        ok = config_set(&fresh, "--set", d->settings[i], &errors) && ok;
+    ok = config_check(&fresh, &errors) && ok;
+    if (ok) {
+        log_info("SIGHUP: reloading %s", d->config_path != NULL ? d->config_path : "(no file)");
+        daemon_apply(d, &fresh);
+    } else {
+        for (size_t i = 0; i < errors.count; i++)
+            log_error("reload refused, the old configuration stays: %s", errors.lines[i]);
+    }
+    config_errors_free(&errors);
+}
+
+static void daemon_device_ready(uv_poll_t *handle, int status, int events) {
+    struct daemon *d = handle->data;
+    (void)status;
+    (void)events;
+    d->device_ops->poll(d->device);
+}
+
+static void daemon_fabric_ready(uv_poll_t *handle, int status, int events) {
+    struct daemon *d = handle->data;
+    (void)status;
+    (void)events;
+    d->fabric_ops->poll(d->fabric);
+}
+
+static zipcclResult_t daemon_watch(struct daemon *d, uv_poll_t *poll, int fd, uv_poll_cb ready) {
+    if (uv_poll_init(&d->loop, poll, fd) != 0)
+        return zipcclSystemError;
+    poll->data = d;
+    return uv_poll_start(poll, UV_READABLE, ready) == 0 ? zipcclSuccess : zipcclSystemError;
+}
+
+static zipcclResult_t daemon_open_device(struct daemon *d) {
+    struct device_config config = {.workers = (unsigned)d->config.workers, .inline_bytes = DAEMON_INLINE_BYTES};
+    d->device_ops = &device_host;
+    zipcclResult_t rc = d->device_ops->open(&config, &d->device);
+    if (rc != zipcclSuccess) {
+        d->device = NULL;
+        log_error("cannot open the %s device (result=%d)", d->device_ops->name, (int)rc);
+        return rc;
+    }
+    calibrate_run(d->device_ops, d->device, &d->encode_bps, &d->decode_bps);
+    return daemon_watch(d, &d->device_poll, d->device_ops->fd(d->device), daemon_device_ready);
+}
+
+static zipcclResult_t daemon_open_fabric(struct daemon *d) {
+    const struct config *c = &d->config;
+    const char *why = "";
+    if (strcmp(c->fabric, "none") == 0)
+        return zipcclSuccess;
+#ifdef ZIPCCL_NO_FABRIC
+    log_error("fabric: this zipccld was built without ucx; set fabric = none");
+    (void)why;
+    return zipcclInvalidUsage;
+#else
+    struct fabric_config config = {
+        .tls = c->ucx_tls[0] != '\0' ? c->ucx_tls : NULL,
+        .net_devices = c->ucx_net_devices[0] != '\0' ? c->ucx_net_devices : NULL,
+        .link_rate_bits = c->link_rate,
+    };
+    zipcclResult_t rc = fabric_ucx.open(&config, &d->fabric, &why);
+    if (rc != zipcclSuccess) {
+        d->fabric = NULL;
+        log_error("cannot open the ucx fabric: %s (fabric = none serves one node alone; result=%d)", why, (int)rc);
+        return rc;
+    }
+    d->fabric_ops = &fabric_ucx;
+    return daemon_watch(d, &d->fabric_poll, d->fabric_ops->fd(d->fabric), daemon_fabric_ready);
+#endif
+}
+
+static zipcclResult_t daemon_open_signals(struct daemon *d) {
+    struct {
+        uv_signal_t *handle;
+        int number;
+        uv_signal_cb callback;
+    } signals[] = {{&d->sigterm, SIGTERM, daemon_signal},
+                   {&d->sigint, SIGINT, daemon_signal},
+                   {&d->sighup, SIGHUP, daemon_reload}};
+    signal(SIGPIPE, SIG_IGN);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        if (uv_signal_init(&d->loop, signals[i].handle) != 0)
+            return zipcclSystemError;
+        signals[i].handle->data = d;
+        if (uv_signal_start(signals[i].handle, signals[i].callback, signals[i].number) != 0)
+            return zipcclSystemError;
+    }
+    return zipcclSuccess;
+}
+
+static void daemon_names(struct daemon *d, const struct daemon_options *options) {
+    char host[64] = "localhost";
+    d->config = options->config;
+    d->config_path = options->config_path;
+    d->settings = options->settings;
+    d->nsettings = options->nsettings;
+    if (d->config.node_name[0] == '\0') {
+        (void)gethostname(host, sizeof host - 1);
+        snprintf(d->config.node_name, sizeof d->config.node_name, "%s", host);
+    }
+    (void)log_set_level_name(d->config.log_level);
+    log_init(d->config.node_name);
+    if (!codec_from_name(d->config.codec, &d->codec))
+        d->codec = zipcclCodecAuto;
+}
+
+zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *options) {
+    char device[128] = "", fabric[128] = "none";
+    *d = (struct daemon){.started_ns = daemon_now_ns()};
+    d->server = d->peer_server = (struct server){.fd = -1, .lock_fd = -1, .spare_fd = -1};
+    list_init(&d->sessions);
+    list_init(&d->jobs);
+    list_init(&d->comms);
+    list_init(&d->ids);
+    list_init(&d->links);
+    stats_init(&d->stats);
+    daemon_names(d, options);
+    if (getrandom(d->instance, sizeof d->instance, 0) != (ssize_t)sizeof d->instance || uv_loop_init(&d->loop) != 0) {
+        log_error("cannot start: %s", strerror(errno));
+        return zipcclSystemError;
+    }
+    uv_prepare_init(&d->loop, &d->reaper); /* these two cannot fail */
+    uv_timer_init(&d->loop, &d->tick);
+    d->reaper.data = d->tick.data = d;
+    zipcclResult_t rc = zipcclSystemError;
+    if (uv_prepare_start(&d->reaper, daemon_reap) != 0 ||
+        uv_timer_start(&d->tick, daemon_tick, DAEMON_TICK_MS, DAEMON_TICK_MS) != 0)
+        goto fail;
+    if ((rc = daemon_open_signals(d)) != zipcclSuccess || (rc = daemon_open_device(d)) != zipcclSuccess ||
+        (rc = daemon_open_fabric(d)) != zipcclSuccess)
+        goto fail;
+    struct executor_config config = {
+        .device_ops = d->device_ops,
+        .device = d->device,
+        .fabric_ops = d->fabric_ops,
+        .fabric = d->fabric,
+        .chunk_bytes = d->config.chunk_bytes,
+        .window = (uint32_t)d->config.window,
+        .verify = d->config.verify,
+    };
+    if ((rc = executor_new(&config, &d->executor)) != zipcclSuccess) {
+        d->executor = NULL;
+        log_error("cannot set up the executor (result=%d)", (int)rc);
+        goto fail;
+    }
+    /* Daemons before clients: who can connect here can make unique ids, which name the other port. */
+    if ((rc = server_open_tcp(d, &d->peer_server, peer_accepted)) != zipcclSuccess ||
+        (rc = server_open_unix(d, &d->server, session_accepted)) != zipcclSuccess)
+        goto fail;
+    d->device_ops->describe(d->device, device, sizeof device);
+    if (d->fabric_ops != NULL)
+        d->fabric_ops->describe(d->fabric, fabric, sizeof fabric);
+    log_info("zipccld %d.%d.%d serves %s (listen=%s advertise=%s device='%s' fabric='%s' encode_MBps=%llu "
+             "decode_MBps=%llu)",
+             ZIPCCL_MAJOR, ZIPCCL_MINOR, ZIPCCL_PATCH, d->config.socket, d->listening, d->advertise, device, fabric,
+             (unsigned long long)d->encode_bps / 1000000, (unsigned long long)d->decode_bps / 1000000);
+    daemon_notify("READY=1");
+    return zipcclSuccess;
+fail:
+    daemon_stop(d);
+    return rc;
+}
+
+void daemon_run(struct daemon *d) {
+    while (!d->stopping)
+        (void)uv_run(&d->loop, UV_RUN_DEFAULT);
+}
+
+static void daemon_close_handle(uv_handle_t *handle, void *arg) {
+    (void)arg;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+void daemon_stop(struct daemon *d) {
+    d->draining = true;
+    server_close(&d->server);
+    server_close(&d->peer_server);
+    (void)comm_drain(d, true);
+    list_for_each_safe(l, &d->sessions) session_kill(list_entry(l, struct session, link), "the daemon ends");
+    uint64_t end = daemon_now_ns() + DAEMON_END_NS;
+    /* Operations under way end first: the memory that they use must outlive them. */
+    do {
+        list_for_each_safe(l, &d->links) {
+            if (d->ncomms == 0)
+                peer_kill(list_entry(l, struct peer_link, link), "the daemon ends");
+        }
+        daemon_reap(&d->reaper);
+        (void)uv_run(&d->loop, d->ncomms > 0 ? UV_RUN_ONCE : UV_RUN_NOWAIT);
+    } while ((d->ncomms > 0 || d->nlinks > 0 || d->nsessions > 0) && daemon_now_ns() < end);
+    if (d->ncomms > 0) {
+        log_warn("%u communicators still have work under way: ending without them", d->ncomms);
+        _exit(0); /* their memory cannot be freed while others may use it; the kernel takes all of it */
+    }
+    comm_drop_ids(d);
+    uv_walk(&d->loop, daemon_close_handle, NULL);
+    (void)uv_run(&d->loop, UV_RUN_DEFAULT); /* close callbacks, and look-ups of users */
+    if (d->executor != NULL)
+        executor_free(d->executor);
+    if (d->fabric != NULL)
+        d->fabric_ops->close(d->fabric);
+    if (d->device != NULL)
+        d->device_ops->close(d->device);
+    stats_free(&d->stats);
+    (void)uv_loop_close(&d->loop);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The daemon: what one zipccld process has, and its life from start over drain to the end.
+ *
+ * Everything in it belongs to the loop thread. Sessions, links and communicators are never freed in the middle of a
+ * callback: they are marked dead, and daemon_reap, which runs before the loop waits, frees them.
+ */
+#ifndef ZIPCCL_DAEMON_DAEMON_H
+#define ZIPCCL_DAEMON_DAEMON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "daemon/core/config.h"
+#include "daemon/core/executor.h"
+#include "daemon/core/list.h"
+#include "daemon/core/server.h"
+#include "daemon/core/stats.h"
+
+struct daemon {
+    uv_loop_t loop;
+    struct config config;
+    const char *config_path; /* for reload; NULL: none */
+    char *const *settings;   /* --set key=value, applied over the file at reload too */
+    unsigned nsettings;
+    uint8_t instance[16]; /* random, new at each start */
+    uint64_t started_ns;
+    char advertise[96]; /* host:port; fits a unique id */
+    char listening[112]; /* as bound */
+
+    bool draining, stopping;
+    uint64_t drain_deadline_ns;
+
+    uv_prepare_t reaper;
+    uv_timer_t tick;
+    uv_signal_t sigterm, sigint, sighup;
+    uv_poll_t device_poll, fabric_poll;
+
+    const struct device_ops *device_ops;
+    struct device *device;
+    const struct fabric_ops *fabric_ops; /* NULL: none */
+    struct fabric *fabric;
+    struct executor *executor;
+    uint64_t encode_bps, decode_bps;
+    zipcclCodec_t codec; /* of operations whose ranks pin none */
+
+    struct server server;      /* clients */
+    struct server peer_server; /* daemons */
+    struct list sessions, jobs, comms, ids, links;
+    uint32_t nsessions, njobs, ncomms, nids, nlinks;
+    uint64_t next_session;
+    struct stats stats;
+};
+
+struct daemon_options {
+    struct config config;
+    const char *config_path;
+    char *const *settings;
+    unsigned nsettings;
+};
+
+/* Opens everything. On failure the reason is logged, and nothing is left open. */
+ZIPCCL_MUST_CHECK zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *options);
+/* Until a signal ends it. */
+void daemon_run(struct daemon *d);
+void daemon_stop(struct daemon *d);
+/* Stops accepting, lets running operations end, then stops; called again: stops now. */
+void daemon_drain(struct daemon *d, const char *why);
+
+uint64_t daemon_now_ns(void); /* CLOCK_MONOTONIC */
+/* sd_notify, where it was built in and systemd listens. */
+void daemon_notify(const char *state);
+
+/* Measures the codec on the device: bytes of values a second, all workers. */
+void calibrate_run(const struct device_ops *ops, struct device *device, uint64_t *encode_bps, uint64_t *decode_bps);
+
+#endif

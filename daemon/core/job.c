@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Jobs: whose they are, and what they hold.
+ */
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/daemon.h"
+#include "daemon/core/log.h"
+#include "daemon/core/session.h"
+
+struct job_lookup {
+    uv_work_t work;
+    struct job *job;
+    uid_t uid;
+    char user[64];
+};
+
+/* On a thread of the pool: a directory service may take seconds. */
+static void job_lookup_user(uv_work_t *work) {
+    struct job_lookup *l = work->data;
+    struct passwd entry, *found = NULL;
+    char text[4096];
+    if (getpwuid_r(l->uid, &entry, text, sizeof text, &found) == 0 && found != NULL)
+        snprintf(l->user, sizeof l->user, "%.63s", found->pw_name);
+}
+
+static void job_lookup_done(uv_work_t *work, int status) {
+    struct job_lookup *l = work->data;
+    if (status == 0 && l->user[0] != '\0')
+        memcpy(l->job->user, l->user, sizeof l->job->user);
+    job_put(l->job);
+    free(l);
+}
+
+void job_ref(struct job *job) {
+    job->refs++;
+}
+
+void job_put(struct job *job) {
+    if (--job->refs > 0)
+        return;
+    list_del(&job->link);
+    job->daemon->njobs--;
+    stats_job_end(&job->daemon->stats, job->stats);
+    log_debug("job ends (job=%s uid=%u)", job->name, job->uid);
+    free(job);
+}
+
+zipcclResult_t job_get(struct daemon *d, const char *name, uid_t uid, struct job **out, char *why, size_t why_size) {
+    if (strlen(name) > SESSION_MAX_JOB_NAME) {
+        snprintf(why, why_size, "the job's name is longer than %u bytes", SESSION_MAX_JOB_NAME);
+        return zipcclInvalidArgument;
+    }
+    list_for_each(l, &d->jobs) {
+        struct job *job = list_entry(l, struct job, link);
+        if (strcmp(job->name, name) != 0)
+            continue;
+        if (job->uid != uid) {
+            snprintf(why, why_size, "job '%s' belongs to another user (uid %u, you are uid %u); set ZIPCCL_JOB_ID", name,
+                     job->uid, uid);
+            return zipcclPermissionDenied;
+        }
+        job->refs++;
+        *out = job;
+        return zipcclSuccess;
+    }
+    if (d->njobs >= d->config.max_jobs) {
+        snprintf(why, why_size, "this daemon has %u jobs, the most that are allowed (max_jobs)", d->njobs);
+        return zipcclLimitExceeded;
+    }
+    struct job *job = calloc(1, sizeof *job);
+    struct job_lookup *lookup = calloc(1, sizeof *lookup);
+    struct stats_job *stats = job != NULL && lookup != NULL ? stats_job_begin(&d->stats, name, uid) : NULL;
+    if (stats == NULL) {
+        free(job);
+        free(lookup);
+        snprintf(why, why_size, "out of memory");
+        return zipcclOutOfMemory;
+    }
+    job->daemon = d;
+    job->uid = uid;
+    job->refs = 1;
+    job->stats = stats;
+    snprintf(job->name, sizeof job->name, "%s", name);
+    snprintf(job->user, sizeof job->user, "%u", uid);
+    list_add_tail(&d->jobs, &job->link);
+    d->njobs++;
+    log_info("job begins (job=%s uid=%u)", job->name, uid);
+    lookup->job = job;
+    lookup->uid = uid;
+    lookup->work.data = lookup;
+    if (uv_queue_work(&d->loop, &lookup->work, job_lookup_user, job_lookup_done) == 0)
+        job->refs++;
+    else
+        free(lookup);
+    *out = job;
+    return zipcclSuccess;
+}

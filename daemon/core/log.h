@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The log: one line on stderr is one event. Under journald lines carry <n> priorities, elsewhere a timestamp.
+ * Control characters in what clients sent are replaced, so that no client can forge a line.
+ * Any thread may log; the level is set by the loop thread.
+ */
+#ifndef ZIPCCL_DAEMON_LOG_H
+#define ZIPCCL_DAEMON_LOG_H
+
+#include <stdbool.h>
+
+enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG, LOG_NUM_LEVELS };
+
+/* "error", "warn", "info", "debug". */
+extern const char *const log_level_names[LOG_NUM_LEVELS + 1];
+
+void log_init(const char *node); /* node is copied and named in every line */
+void log_set_level(enum log_level level);
+bool log_set_level_name(const char *name); /* false: unknown, nothing changed */
+bool log_enabled(enum log_level level);
+void log_write(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The arguments are not evaluated where the level is off. */
+#define log_at(level, ...)                                                                                             \
+    do {                                                                                                               \
+        if (log_enabled(level))                                                                                        \
+            log_write(level, __VA_ARGS__);                                                                             \
+    } while (0)
+#define log_error(...) log_at(LOG_LEVEL_ERROR, __VA_ARGS__)
+#define log_warn(...)  log_at(LOG_LEVEL_WARN, __VA_ARGS__)
+#define log_info(...)  log_at(LOG_LEVEL_INFO, __VA_ARGS__)
+#define log_debug(...) log_at(LOG_LEVEL_DEBUG, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests of clients other than collectives: hello first, then whatever the frame type says.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/core/buffer.h"
+#include "daemon/core/comm.h"
+#include "daemon/core/daemon.h"
+#include "daemon/core/log.h"
+#include "daemon/core/session.h"
+#include "daemon/core/status.h"
+#include "zipccl.h"
+
+static bool requests_hello(struct session *s, const struct frame *f, const Zipccl__Hello *m) {
+    struct daemon *d = s->daemon;
+    Zipccl__HelloReply reply = ZIPCCL__HELLO_REPLY__INIT;
+    char why[320];
+    if (m->version_min > WIRE_VERSION_MAX || m->version_max < WIRE_VERSION_MIN) {
+        session_error(s, f->id, zipcclVersionMismatch,
+                      "protocol versions do not match: the client speaks %u to %u, zipccld on node %s %u to %u",
+                      m->version_min, m->version_max, d->config.node_name, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+        return false;
+    }
+    if (m->job[0] != '\0') {
+        if (d->draining) {
+            session_error(s, f->id, zipcclDaemonUnavailable, "zipccld on node %s is shutting down",
+                          d->config.node_name);
+            return false;
+        }
+        zipcclResult_t rc = job_get(d, m->job, s->uid, &s->job, why, sizeof why);
+        if (rc != zipcclSuccess) {
+            session_error(s, f->id, rc, "%s", why);
+            return false;
+        }
+        s->job->nsessions++;
+    }
+    snprintf(s->program, sizeof s->program, "%.63s", m->program);
+    s->features = m->features & WIRE_FEATURE_VERIFY;
+    s->state = SESSION_OPEN;
+    reply.version = m->version_max < WIRE_VERSION_MAX ? m->version_max : WIRE_VERSION_MAX;
+    reply.features = s->features;
+    reply.node = d->config.node_name;
+    reply.session = s->id;
+    reply.daemon = ZIPCCL_VERSION_CODE;
+    reply.max_buffer_bytes = d->config.max_buffer_bytes;
+    log_debug("session opens (session=%" PRIu64 " job=%s uid=%u pid=%d program=%s)", s->id, m->job, s->uid,
+              (int)s->pid, s->program);
+    session_send_message(s, WIRE_HELLO_REPLY, f->id, &reply.base);
+    return true;
+}
+
+static bool requests_takes_fds(uint16_t type) {
+    return type == WIRE_BUFFER_REGISTER;
+}
+
+static void requests_message(struct session *s, const struct frame *f, const ProtobufCMessage *m) {
+    switch (f->type) {
+    case WIRE_COMM_INIT:
+        comm_init(s, f->id, (const Zipccl__CommInit *)m);
+        break;
+    case WIRE_COMM_DESTROY:
+        comm_destroy(s, f->id, ((const Zipccl__CommRef *)m)->comm);
+        break;
+    case WIRE_COMM_ABORT:
+        comm_abort(s, f->id, ((const Zipccl__CommRef *)m)->comm);
+        break;
+    case WIRE_BUFFER_REGISTER:
+        buffer_register(s, f, ((const Zipccl__BufferRegister *)m)->bytes);
+        break;
+    case WIRE_BUFFER_RELEASE:
+        buffer_release(s, f->id, ((const Zipccl__BufferRef *)m)->buffer);
+        break;
+    case WIRE_STATS:
+        status_stats(s, f->id, ((const Zipccl__StatsRequest *)m)->job);
+        break;
+    default:
+        break;
+    }
+}
+
+bool requests_handle(struct session *s, const struct frame *f) {
+    struct daemon *d = s->daemon;
+    ProtobufCMessage *m = NULL;
+    const char *why = "";
+    bool ok = true;
+    if (s->state == SESSION_HELLO && f->type != WIRE_HELLO) {
+        d->stats.counters[STATS_frames_bad]++;
+        session_error(s, f->id, zipcclInvalidUsage, "the first frame must be a hello, not type %u", f->type);
+        return false;
+    }
+    if (f->nfds > 0 && !requests_takes_fds(f->type)) {
+        d->stats.counters[STATS_frames_bad]++;
+        session_error(s, f->id, zipcclInvalidArgument, "frame type %u carries no descriptors", f->type);
+        return true;
+    }
+    switch (f->type) {
+    case WIRE_UNIQUE_ID:
+        comm_unique_id(s, f->id);
+        return true;
+    case WIRE_STATUS:
+        status_send(s, f->id);
+        return true;
+    case WIRE_HELLO:
+    case WIRE_COMM_INIT:
+    case WIRE_COMM_DESTROY:
+    case WIRE_COMM_ABORT:
+    case WIRE_BUFFER_REGISTER:
+    case WIRE_BUFFER_RELEASE:
+    case WIRE_STATS:
+        break;
+    default:
+        d->stats.counters[STATS_frames_bad]++;
+        session_error(s, f->id, zipcclInvalidArgument, "frame type %u is none that a client sends", f->type);
+        return true;
+    }
+    zipcclResult_t rc = message_unpack(f, &m, &why);
+    if (rc != zipcclSuccess) {
+        d->stats.counters[STATS_frames_bad]++;
+        session_error(s, f->id, rc, "frame type %u: %s", f->type, why);
+        return s->state == SESSION_OPEN;
+    }
+    if (f->type != WIRE_HELLO) {
+        requests_message(s, f, m);
+    } else if (s->state == SESSION_OPEN) {
+        session_error(s, f->id, zipcclInvalidUsage, "a second hello");
+        ok = false;
+    } else {
+        ok = requests_hello(s, f, (const Zipccl__Hello *)m);
+    }
+    message_free(m);
+    return ok;
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of a client connection: accept, frames in, frames out, death.
+ */
+#include "daemon/core/session.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/core/buffer.h"
+#include "daemon/core/comm.h"
+#include "daemon/core/daemon.h"
+#include "daemon/core/log.h"
+#include "zipccl.pb-c.h"
+
+static void session_ready(uv_poll_t *poll, int status, int events);
+
+static void session_watch(struct session *s) {
+    int events = UV_READABLE | (frame_conn_wants_write(s->conn) ? UV_WRITABLE : 0);
+    if (events != s->poll_events && s->state != SESSION_DEAD) {
+        s->poll_events = events;
+        if (uv_poll_start(&s->poll, events, session_ready) != 0)
+            session_kill(s, "the loop cannot watch its socket");
+    }
+}
+
+void session_send(struct session *s, uint16_t type, uint32_t id, const void *payload, size_t bytes) {
+    if (s == NULL || s->state == SESSION_DEAD)
+        return;
+    if (frame_conn_send(s->conn, type, id, payload, bytes, NULL, 0) != zipcclSuccess)
+        session_kill(s, frame_conn_why(s->conn));
+    else
+        session_watch(s);
+}
+
+void session_send_message(struct session *s, uint16_t type, uint32_t id, const ProtobufCMessage *message) {
+    if (s == NULL || s->state == SESSION_DEAD)
+        return;
+    if (message_send(s->conn, type, id, message, NULL, 0) != zipcclSuccess)
+        session_kill(s, frame_conn_why(s->conn));
+    else
+        session_watch(s);
+}
+
+void session_error(struct session *s, uint32_t id, zipcclResult_t result, const char *format, ...) {
+    char text[512];
+    va_list ap;
+    if (s == NULL || s->state == SESSION_DEAD)
+        return;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    Zipccl__Error error = ZIPCCL__ERROR__INIT;
+    error.result = (uint32_t)result;
+    error.text = text;
+    s->daemon->stats.counters[STATS_errors_sent]++;
+    if (result == zipcclPermissionDenied)
+        s->daemon->stats.counters[STATS_permission_denied]++;
+    log_info("request refused: %s (result=%d session=%" PRIu64 " job=%s uid=%u pid=%d)", text, (int)result, s->id,
+             s->job != NULL ? s->job->name : "", s->uid, (int)s->pid);
+    session_send_message(s, WIRE_ERROR, id, &error.base);
+}
+
+void session_kill(struct session *s, const char *why) {
+    if (s->state == SESSION_DEAD)
+        return;
+    s->state = SESSION_DEAD;
+    log_debug("session ends: %s (session=%" PRIu64 " job=%s uid=%u pid=%d)", why, s->id,
+              s->job != NULL ? s->job->name : "", s->uid, (int)s->pid);
+    uv_poll_stop(&s->poll);
+    comm_session_gone(s);
+    buffer_release_all(s);
+}
+
+static void session_closed(uv_handle_t *handle) {
+    struct session *s = handle->data;
+    frame_conn_free(s->conn);
+    handles_free(&s->buffers);
+    handles_free(&s->comms);
+    free(s);
+}
+
+void session_reap(struct daemon *d) {
+    list_for_each_safe(l, &d->sessions) {
+        struct session *s = list_entry(l, struct session, link);
+        if (s->state != SESSION_DEAD)
+            continue;
+        list_del(&s->link);
+        d->nsessions--;
+        if (s->job != NULL) {
+            s->job->nsessions--;
+            job_put(s->job);
+        }
+        uv_close((uv_handle_t *)&s->poll, session_closed);
+    }
+}
+
+void session_tick(struct daemon *d, uint64_t now_ns) {
+    list_for_each_safe(l, &d->sessions) {
+        struct session *s = list_entry(l, struct session, link);
+        if (s->state == SESSION_HELLO && now_ns - s->opened_ns > SESSION_HELLO_NS) {
+            session_error(s, 0, zipcclTimeout, "no hello came within %llu s", SESSION_HELLO_NS / 1000000000ull);
+            session_kill(s, "no hello");
+        }
+    }
+}
+
+/* One frame. False: the stream is over for this session. */
+static bool session_frame(struct session *s, const struct frame *f) {
+    s->daemon->stats.counters[STATS_frames_received]++;
+    if (f->type == WIRE_REQUEST && s->state == SESSION_OPEN) {
+        comm_request(s, f);
+        return true;
+    }
+    return requests_handle(s, f);
+}
+
+static void session_ready(uv_poll_t *poll, int status, int events) {
+    struct session *s = poll->data;
+    struct frame f;
+    if (s->state == SESSION_DEAD)
+        return;
+    if (status < 0) {
+        session_kill(s, uv_strerror(status));
+        return;
+    }
+    if (events & UV_WRITABLE) {
+        zipcclResult_t rc = frame_conn_flush(s->conn);
+        if (rc != zipcclSuccess && rc != zipcclInProgress) {
+            session_kill(s, frame_conn_why(s->conn));
+            return;
+        }
+    }
+    if (events & (UV_READABLE | UV_DISCONNECT)) {
+        zipcclResult_t read = frame_conn_read(s->conn), next = zipcclInProgress;
+        /* What was read before the end of the stream is served first. */
+        while (s->state != SESSION_DEAD && (next = frame_conn_next(s->conn, &f)) == zipcclSuccess) {
+            if (!session_frame(s, &f))
+                session_kill(s, "broke the protocol");
+        }
+        if (s->state == SESSION_DEAD)
+            return;
+        zipcclResult_t bad = next != zipcclInProgress ? next : read;
+        if (bad == zipcclLimitExceeded || bad == zipcclInvalidArgument || bad == zipcclOutOfMemory) {
+            s->daemon->stats.counters[STATS_frames_bad]++;
+            session_error(s, 0, bad, "bad frame: %s", frame_conn_why(s->conn));
+            session_kill(s, frame_conn_why(s->conn));
+            return;
+        }
+        if (bad != zipcclSuccess && bad != zipcclInProgress) {
+            session_kill(s, frame_conn_why(s->conn));
+            return;
+        }
+    }
+    session_watch(s);
+}
+
+static void session_refuse(struct daemon *d, struct frame_conn *conn, const char *text, uid_t uid, pid_t pid) {
+    Zipccl__Error error = ZIPCCL__ERROR__INIT;
+    error.result = zipcclLimitExceeded;
+    error.text = (char *)text;
+    d->stats.counters[STATS_sessions_refused]++;
+    log_warn("connection refused: %s (uid=%u pid=%d)", text, uid, (int)pid);
+    zipcclResult_t rc = message_send(conn, WIRE_ERROR, 0, &error.base, NULL, 0);
+    (void)rc; /* best effort: it is closed in any case */
+    frame_conn_free(conn);
+}
+
+void session_accepted(struct daemon *d, int fd) {
+    struct ucred cred;
+    socklen_t length = sizeof cred;
+    char text[160];
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &length) != 0) {
+        log_warn("connection refused: no peer credentials: %s", strerror(errno));
+        close(fd);
+        return;
+    }
+    struct frame_conn *conn = frame_conn_new(fd, true);
+    if (conn == NULL) {
+        log_warn("connection refused: out of memory (uid=%u pid=%d)", cred.uid, (int)cred.pid);
+        return;
+    }
+    uint32_t same = 0;
+    list_for_each(l, &d->sessions) same += list_entry(l, struct session, link)->uid == cred.uid;
+    if (d->nsessions >= d->config.max_sessions) {
+        snprintf(text, sizeof text, "this daemon serves %u sessions, the most that are allowed (max_sessions)",
+                 d->nsessions);
+        session_refuse(d, conn, text, cred.uid, cred.pid);
+        return;
+    }
+    if (same >= d->config.max_sessions_per_user) {
+        snprintf(text, sizeof text, "user %u has %u sessions, the most that are allowed (max_sessions_per_user)",
+                 cred.uid, same);
+        session_refuse(d, conn, text, cred.uid, cred.pid);
+        return;
+    }
+    struct session *s = calloc(1, sizeof *s);
+    if (s == NULL || uv_poll_init(&d->loop, &s->poll, frame_conn_fd(conn)) != 0) {
+        free(s);
+        session_refuse(d, conn, "out of memory", cred.uid, cred.pid);
+        return;
+    }
+    s->poll.data = s;
+    s->daemon = d;
+    s->conn = conn;
+    s->id = ++d->next_session;
+    s->opened_ns = daemon_now_ns();
+    s->pid = cred.pid;
+    s->uid = cred.uid;
+    s->gid = cred.gid;
+    handles_init(&s->buffers, SESSION_MAX_BUFFERS);
+    handles_init(&s->comms, SESSION_MAX_COMMS);
+    list_init(&s->owned_buffers);
+    list_init(&s->members);
+    list_add_tail(&d->sessions, &s->link);
+    d->nsessions++;
+    d->stats.counters[STATS_sessions_opened]++;
+    session_watch(s);
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Statistics: daemon-wide counters, and rows per job, operation, dtype and codec.
+ *
+ * Belongs to the loop thread. A stats_job is owned by struct stats; it outlives the job's last session so that its
+ * numbers can still be read, until STATS_KEPT_JOBS newer ended jobs exist.
+ */
+#ifndef ZIPCCL_DAEMON_STATS_H
+#define ZIPCCL_DAEMON_STATS_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "daemon/core/list.h"
+#include "zipccl_types.h"
+
+#define STATS_KEPT_JOBS 64u
+
+/* X(name, help). The order is the order of display. */
+#define STATS_COUNTERS(X)                                                                                              \
+    X(sessions_opened, "client connections accepted")                                                                  \
+    X(sessions_refused, "client connections refused: limits or drain")                                                 \
+    X(frames_received, "frames from clients")                                                                          \
+    X(frames_bad, "frames from clients that were refused")                                                             \
+    X(errors_sent, "errors sent to clients")                                                                           \
+    X(permission_denied, "requests refused for the user or job")                                                       \
+    X(buffers_registered, "buffers registered")                                                                        \
+    X(comms_created, "communicators that became ready")                                                                \
+    X(comms_failed, "communicators that failed")                                                                       \
+    X(requests, "collective requests accepted")                                                                        \
+    X(ops_done, "operations that ended well on this node")                                                             \
+    X(ops_failed, "operations that failed on this node")                                                               \
+    X(ops_coded, "operations that ran with a codec")                                                                   \
+    X(corrupt_chunks, "operations that failed on corrupt coded data")                                                  \
+    X(peers_connected, "connections to other daemons that came up")                                                    \
+    X(peers_lost, "connections to other daemons that were lost")                                                       \
+    X(fabric_sent_bytes, "bytes sent by the fabric")                                                                   \
+    X(fabric_received_bytes, "bytes received by the fabric")
+
+enum stats_counter {
+#define STATS_ENUM(name, help) STATS_##name,
+    STATS_COUNTERS(STATS_ENUM)
+#undef STATS_ENUM
+        STATS_NUM_COUNTERS
+};
+
+#define STATS_CODECS (zipcclNumCodecs)
+
+struct stats_row {
+    uint64_t count, errors, raw_bytes, wire_bytes, coded_from_bytes, coded_to_bytes;
+    uint64_t total_ns, wait_ns, encode_ns, decode_ns, min_ns, max_ns;
+};
+
+struct stats_job {
+    struct list link;
+    char name[128];
+    uid_t uid;
+    uint32_t live; /* jobs that use it: 0 or 1 */
+    struct stats_row rows[zipcclNumOps][zipcclNumTypes][STATS_CODECS];
+};
+
+struct stats {
+    uint64_t counters[STATS_NUM_COUNTERS];
+    struct list jobs; /* oldest first */
+};
+
+struct stats_sample {
+    zipcclOp_t op;
+    zipcclDataType_t dtype;
+    zipcclCodec_t codec;
+    zipcclResult_t result;
+    uint64_t raw_bytes, wire_bytes, coded_from_bytes, coded_to_bytes;
+    uint64_t total_ns, wait_ns, encode_ns, decode_ns;
+};
+
+void stats_init(struct stats *s);
+void stats_free(struct stats *s);
+const char *stats_counter_name(enum stats_counter counter);
+const char *stats_counter_help(enum stats_counter counter);
+/* The numbers of (name, uid), made where they do not exist. NULL: no memory. Ended by stats_job_end. */
+struct stats_job *stats_job_begin(struct stats *s, const char *name, uid_t uid);
+void stats_job_end(struct stats *s, struct stats_job *job);
+void stats_add(struct stats *s, struct stats_job *job, const struct stats_sample *sample);
+
+#endif

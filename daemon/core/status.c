@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fills the Status and Stats messages. Everything that a message needs lies in an arena that is dropped after sending.
+ */
+#include "daemon/core/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/comm.h"
+#include "daemon/core/daemon.h"
+#include "daemon/core/peer.h"
+#include "daemon/core/session.h"
+#include "proto/result.h"
+#include "zipccl.h"
+
+/* A reply must fit a frame: beyond these the rest is left out. */
+#define STATUS_MAX_ROWS  512u
+#define STATUS_MAX_RANKS 1024u
+
+struct arena {
+    struct arena_block {
+        struct arena_block *next;
+        max_align_t data[];
+    } *blocks;
+    size_t used, size;
+};
+
+/* Zeroed memory; NULL: none left. */
+static void *arena_take(struct arena *a, size_t bytes) {
+    bytes = (bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
+    if (a->blocks == NULL || bytes > a->size - a->used) {
+        size_t size = bytes > 16384 ? bytes : 16384;
+        struct arena_block *b = calloc(1, sizeof *b + size);
+        if (b == NULL)
+            return NULL;
+        b->next = a->blocks;
+        a->blocks = b;
+        a->used = 0;
+        a->size = size;
+    }
+    void *p = (char *)a->blocks->data + a->used;
+    a->used += bytes;
+    return p;
+}
+
+static void arena_drop(struct arena *a) {
+    while (a->blocks != NULL) {
+        struct arena_block *next = a->blocks->next;
+        free(a->blocks);
+        a->blocks = next;
+    }
+}
+
+static char *arena_text(struct arena *a, const char *text) {
+    size_t n = strlen(text) + 1;
+    char *copy = arena_take(a, n);
+    return copy != NULL ? memcpy(copy, text, n) : (char *)"";
+}
+
+static bool status_counters(struct daemon *d, struct arena *a, size_t *n, Zipccl__Counter ***out) {
+    Zipccl__Counter **all = arena_take(a, STATS_NUM_COUNTERS * sizeof *all);
+    if (all == NULL)
+        return false;
+    if (d->fabric_ops != NULL)
+        d->fabric_ops->counters(d->fabric, &d->stats.counters[STATS_fabric_sent_bytes],
+                                &d->stats.counters[STATS_fabric_received_bytes]);
+    for (unsigned i = 0; i < STATS_NUM_COUNTERS; i++) {
+        if ((all[i] = arena_take(a, sizeof **all)) == NULL)
+            return false;
+        zipccl__counter__init(all[i]);
+        all[i]->name = (char *)stats_counter_name((enum stats_counter)i);
+        all[i]->value = d->stats.counters[i];
+    }
+    *n = STATS_NUM_COUNTERS;
+    *out = all;
+    return true;
+}
+
+static Zipccl__CommStatus *status_comm(struct comm *c, struct arena *a, uint64_t now_ns) {
+    Zipccl__CommStatus *m = arena_take(a, sizeof *m);
+    uint32_t room = c->nmembers < STATUS_MAX_RANKS ? c->nmembers : STATUS_MAX_RANKS;
+    uint32_t *local = arena_take(a, (room + 1) * sizeof *local), *waiting = arena_take(a, (room + 1) * sizeof *waiting);
+    char what[48];
+    if (m == NULL || local == NULL || waiting == NULL)
+        return NULL;
+    zipccl__comm_status__init(m);
+    m->key = c->key;
+    m->job = c->job->name;
+    m->uid = c->job->uid;
+    m->state = (char *)comm_state_name(c->state);
+    m->nranks = c->nranks;
+    m->nnodes = c->nnodes;
+    m->local_ranks = local;
+    m->waiting_for = waiting;
+    for (uint32_t i = 0; i < room; i++) {
+        const struct comm_member *member = c->members[i];
+        local[m->n_local_ranks++] = member->rank;
+        m->ops_queued += member->count;
+        if (c->op_active && !member->arrived)
+            waiting[m->n_waiting_for++] = member->rank;
+    }
+    comm_ops_current(c, what, sizeof what);
+    m->ops_done = c->ops_done;
+    m->current = arena_text(a, what);
+    m->current_seconds = c->op_active ? (double)(now_ns - c->first_ns) / 1e9 : 0;
+    m->error = c->text;
+    return m;
+}
+
+static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
+    uint64_t now_ns = daemon_now_ns();
+    char text[160];
+    m->node = d->config.node_name;
+    snprintf(text, sizeof text, "%d.%d.%d", ZIPCCL_MAJOR, ZIPCCL_MINOR, ZIPCCL_PATCH);
+    m->version = arena_text(a, text);
+    m->uptime_seconds = (double)(now_ns - d->started_ns) / 1e9;
+    m->state = d->draining ? "draining" : "running";
+    d->device_ops->describe(d->device, text, sizeof text);
+    m->device = arena_text(a, text);
+    if (d->fabric_ops != NULL)
+        d->fabric_ops->describe(d->fabric, text, sizeof text);
+    m->fabric = arena_text(a, d->fabric_ops != NULL ? text : "none");
+    m->listen = d->listening;
+    m->link_rate_bits = d->config.link_rate;
+    m->sessions = d->nsessions;
+    m->encode_gbps = (double)d->encode_bps / 1e9;
+    m->decode_gbps = (double)d->decode_bps / 1e9;
+    m->jobs = arena_take(a, (d->njobs + 1) * sizeof *m->jobs);
+    m->comms = arena_take(a, (d->ncomms + 1) * sizeof *m->comms);
+    m->peers = arena_take(a, (d->nlinks + 1) * sizeof *m->peers);
+    if (m->jobs == NULL || m->comms == NULL || m->peers == NULL)
+        return false;
+    list_for_each(l, &d->jobs) {
+        struct job *job = list_entry(l, struct job, link);
+        Zipccl__JobStatus *j = arena_take(a, sizeof *j);
+        if (j == NULL || m->n_jobs >= STATUS_MAX_ROWS)
+            break;
+        zipccl__job_status__init(j);
+        j->job = job->name;
+        j->uid = job->uid;
+        j->user = job->user;
+        j->sessions = job->nsessions;
+        j->comms = job->ncomms;
+        j->registered_bytes = job->registered_bytes;
+        m->jobs[m->n_jobs++] = j;
+    }
+    list_for_each(l, &d->comms) {
+        Zipccl__CommStatus *c = status_comm(list_entry(l, struct comm, link), a, now_ns);
+        if (c == NULL || m->n_comms >= STATUS_MAX_ROWS)
+            break;
+        m->comms[m->n_comms++] = c;
+    }
+    list_for_each(l, &d->links) {
+        struct peer_link *link = list_entry(l, struct peer_link, link);
+        Zipccl__PeerStatus *p = arena_take(a, sizeof *p);
+        if (p == NULL || m->n_peers >= STATUS_MAX_ROWS)
+            break;
+        zipccl__peer_status__init(p);
+        p->node = link->node;
+        p->address = link->listen[0] != '\0' ? link->listen : link->address;
+        p->state = (char *)peer_state_name(link->state);
+        p->idle_seconds = now_ns > link->heard_ns ? (double)(now_ns - link->heard_ns) / 1e9 : 0;
+        m->peers[m->n_peers++] = p;
+    }
+    return status_counters(d, a, &m->n_counters, &m->counters);
+}
+
+void status_send(struct session *s, uint32_t id) {
+    Zipccl__Status status = ZIPCCL__STATUS__INIT;
+    struct arena a = {0};
+    if (!status_fill(s->daemon, &a, &status))
+        session_error(s, id, zipcclOutOfMemory, "no memory for the status");
+    else
+        session_send_message(s, WIRE_STATUS_REPLY, id, &status.base);
+    arena_drop(&a);
+}
+
+static Zipccl__OpStats *status_row(const struct stats_job *job, const struct stats_row *r, struct arena *a) {
+    Zipccl__OpStats *m = arena_take(a, sizeof *m);
+    if (m == NULL)
+        return NULL;
+    zipccl__op_stats__init(m);
+    m->job = (char *)job->name;
+    m->uid = job->uid;
+    m->count = r->count;
+    m->errors = r->errors;
+    m->raw_bytes = r->raw_bytes;
+    m->wire_bytes = r->wire_bytes;
+    m->coded_from_bytes = r->coded_from_bytes;
+    m->coded_to_bytes = r->coded_to_bytes;
+    m->total_ns = r->total_ns;
+    m->wait_ns = r->wait_ns;
+    m->encode_ns = r->encode_ns;
+    m->decode_ns = r->decode_ns;
+    m->min_ns = r->min_ns;
+    m->max_ns = r->max_ns;
+    return m;
+}
+
+/* Adds the rows of one job. */
+static bool status_job_rows(const struct stats_job *job, struct arena *a, Zipccl__Stats *m) {
+    for (unsigned op = 0; op < zipcclNumOps; op++) {
+        for (unsigned dtype = 0; dtype < zipcclNumTypes; dtype++) {
+            for (unsigned codec = 0; codec < STATS_CODECS; codec++) {
+                const struct stats_row *r = &job->rows[op][dtype][codec];
+                if (r->count == 0 && r->errors == 0)
+                    continue;
+                Zipccl__OpStats *row = m->n_ops < STATUS_MAX_ROWS ? status_row(job, r, a) : NULL;
+                if (row == NULL)
+                    return false;
+                row->op = op;
+                row->dtype = dtype;
+                row->codec = codec;
+                m->ops[m->n_ops++] = row;
+            }
+        }
+    }
+    return true;
+}
+
+void status_stats(struct session *s, uint32_t id, const char *job) {
+    struct daemon *d = s->daemon;
+    Zipccl__Stats stats = ZIPCCL__STATS__INIT;
+    struct arena a = {0};
+    stats.node = d->config.node_name;
+    stats.ops = arena_take(&a, STATUS_MAX_ROWS * sizeof *stats.ops);
+    if (stats.ops == NULL || !status_counters(d, &a, &stats.n_counters, &stats.counters)) {
+        session_error(s, id, zipcclOutOfMemory, "no memory for the statistics");
+        arena_drop(&a);
+        return;
+    }
+    /* Youngest first: where there are too many, old jobs are left out. */
+    for (struct list *l = d->stats.jobs.prev; l != &d->stats.jobs; l = l->prev) {
+        const struct stats_job *j = list_entry(l, struct stats_job, link);
+        if (job[0] != '\0' && strcmp(job, j->name) != 0)
+            continue;
+        if (!status_job_rows(j, &a, &stats))
+            break;
+    }
+    session_send_message(s, WIRE_STATS_REPLY, id, &stats.base);
+    arena_drop(&a);
+}
