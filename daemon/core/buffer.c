@@ -102,8 +102,8 @@ void buffer_release_all(struct session *s) {
     }
 }
 
-zipcclResult_t buffer_take(struct session *s, uint64_t handle, uint64_t offset, uint64_t bytes,
-                           struct buffer **buffer, void **base, const char **why) {
+zipcclResult_t buffer_take(struct session *s, uint64_t handle, uint64_t offset, uint64_t bytes, struct buffer **buffer,
+                           void **base, const char **why) {
     *buffer = NULL;
     *base = NULL;
     if (handle == 0) {

@@ -80,8 +80,11 @@ void calibrate_run(const struct device_ops *ops, struct device *device, uint64_t
             struct codec_sizes made = {c.jobs[i].out_static, c.jobs[i].out_dynamic};
             if (i > 0 && round == 0)
                 memcpy(base, memory, CALIBRATE_VALUES * 2u);
-            c.jobs[i] = (struct device_job){.codec = zipcclCodecTier, .dtype = zipcclBfloat16,
-                                            .count = CALIBRATE_VALUES, .done = calibrate_done, .arg = &c};
+            c.jobs[i] = (struct device_job){.codec = zipcclCodecTier,
+                                            .dtype = zipcclBfloat16,
+                                            .count = CALIBRATE_VALUES,
+                                            .done = calibrate_done,
+                                            .arg = &c};
             if (decode) {
                 c.jobs[i].work = DEVICE_DECODE;
                 c.jobs[i].src = fixed;

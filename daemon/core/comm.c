@@ -381,8 +381,7 @@ bool comm_drain(struct daemon *d, bool now) {
         struct comm *c = list_entry(l, struct comm, link);
         if (c->state != COMM_FAILED && c->state != COMM_CLOSING) {
             if (now || c->state != COMM_READY || comm_ops_idle(c))
-                comm_fail(c, NULL, zipcclDaemonUnavailable, "zipccld on node %s is shutting down",
-                          d->config.node_name);
+                comm_fail(c, NULL, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", d->config.node_name);
         }
         left = left || (c->state != COMM_FAILED && c->state != COMM_CLOSING) || c->op_active || c->probing;
     }

@@ -98,8 +98,10 @@ static struct comm *comm_root_get(struct daemon *d, uint64_t key, uint64_t nonce
         return c;
     }
     *result = zipcclInvalidArgument;
-    snprintf(why, size, "node %s does not know this unique id: its communicator has ended or failed, or zipccld was "
-                        "restarted since the id was made", d->config.node_name);
+    snprintf(why, size,
+             "node %s does not know this unique id: its communicator has ended or failed, or zipccld was "
+             "restarted since the id was made",
+             d->config.node_name);
     return NULL;
 }
 
@@ -122,8 +124,7 @@ static zipcclResult_t join_check(const struct comm *c, const struct join_request
         return zipcclPermissionDenied;
     }
     if (strcmp(r->job, c->job->name) != 0) {
-        snprintf(why, size, "rank %u belongs to job '%s', the communicator to job '%s'", r->rank, r->job,
-                 c->job->name);
+        snprintf(why, size, "rank %u belongs to job '%s', the communicator to job '%s'", r->rank, r->job, c->job->name);
         return zipcclPermissionDenied;
     }
     if (r->nranks != c->nranks) {
@@ -388,8 +389,8 @@ void comm_peer_join(struct peer_link *link, const Zipccl__Peer__PeerJoin *m) {
     struct daemon *d = link->daemon;
     zipcclResult_t rc = zipcclInternalError;
     char why[400] = "";
-    struct join_request r = {.link = link, .nranks = m->nranks, .rank = m->rank, .pid = m->pid, .job = m->job,
-                             .uid = m->uid, .wire = m};
+    struct join_request r = {
+        .link = link, .nranks = m->nranks, .rank = m->rank, .pid = m->pid, .job = m->job, .uid = m->uid, .wire = m};
     struct comm *c = comm_root_get(d, m->key, m->nonce, m->nranks, &rc, why, sizeof why);
     if (c != NULL)
         rc = join_accept(c, &r, why, sizeof why);
@@ -594,8 +595,8 @@ static void join_go(struct comm *c, const Zipccl__Peer__PeerGo *m) {
     c->daemon->stats.counters[STATS_comms_created]++;
     log_info("communicator ready (comm=%016" PRIx64 " job=%s nranks=%u nnodes=%u local=%u link_MBps=%" PRIu64
              " latency_us=%" PRIu64 ")",
-             c->key, c->job->name, c->nranks, c->nnodes, c->nmembers,
-             c->nnodes > 1 ? m->link_bps / 1000000 : 0, m->latency_ns / 1000);
+             c->key, c->job->name, c->nranks, c->nnodes, c->nmembers, c->nnodes > 1 ? m->link_bps / 1000000 : 0,
+             m->latency_ns / 1000);
     c->state = COMM_READY;
     reply.nnodes = c->nnodes;
     reply.local_ranks = c->nmembers;

@@ -90,9 +90,14 @@ static void config_allowed(const struct config_key *key, char *text, size_t size
     struct config limits;
     size_t n = 0;
     static const char *const kinds[] = {
-        [CONFIG_STRING] = "text", [CONFIG_CHOICE] = "", [CONFIG_BOOL] = "on or off",
-        [CONFIG_UINT] = "a whole number", [CONFIG_MODE] = "an octal mode", [CONFIG_SIZE] = "a size such as 64KiB",
-        [CONFIG_DURATION] = "a duration such as 500ms or 60s", [CONFIG_RATE] = "a rate such as 100mbit or 10Gbit/s",
+        [CONFIG_STRING] = "text",
+        [CONFIG_CHOICE] = "",
+        [CONFIG_BOOL] = "on or off",
+        [CONFIG_UINT] = "a whole number",
+        [CONFIG_MODE] = "an octal mode",
+        [CONFIG_SIZE] = "a size such as 64KiB",
+        [CONFIG_DURATION] = "a duration such as 500ms or 60s",
+        [CONFIG_RATE] = "a rate such as 100mbit or 10Gbit/s",
         [CONFIG_HOSTPORT] = "host:port",
     };
     if (key->type == CONFIG_CHOICE) {
@@ -261,8 +266,7 @@ static int config_handle(void *arg, const char *section, const char *name, const
 bool config_parse(struct config *config, const char *name, const char *text, size_t bytes,
                   struct config_errors *errors) {
     size_t before = errors->count;
-    struct config_reader reader = {
-        .config = config, .name = name, .p = text, .end = text + bytes, .errors = errors};
+    struct config_reader reader = {.config = config, .name = name, .p = text, .end = text + bytes, .errors = errors};
     int rc = ini_parse_stream(config_read_line, &reader, config_handle, &reader);
     if (rc > 0)
         config_errors_add(errors, "%s:%d: neither 'key = value' nor a [section]", name, rc);

@@ -246,8 +246,12 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
     if (uv_prepare_start(&d->reaper, daemon_reap) != 0 ||
         uv_timer_start(&d->tick, daemon_tick, DAEMON_TICK_MS, DAEMON_TICK_MS) != 0)
         goto fail;
-    if ((rc = daemon_open_signals(d)) != zipcclSuccess || (rc = daemon_open_device(d)) != zipcclSuccess ||
-        (rc = daemon_open_fabric(d)) != zipcclSuccess)
+    /* The Unix socket and its lock come first: a second daemon must say so, not that a port is taken. Nothing is
+     * accepted before the loop runs. */
+    if ((rc = daemon_open_signals(d)) != zipcclSuccess ||
+        (rc = server_open_unix(d, &d->server, session_accepted)) != zipcclSuccess ||
+        (rc = server_open_tcp(d, &d->peer_server, peer_accepted)) != zipcclSuccess ||
+        (rc = daemon_open_device(d)) != zipcclSuccess || (rc = daemon_open_fabric(d)) != zipcclSuccess)
         goto fail;
     struct executor_config config = {
         .device_ops = d->device_ops,
@@ -263,10 +267,6 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
         log_error("cannot set up the executor (result=%d)", (int)rc);
         goto fail;
     }
-    /* Daemons before clients: who can connect here can make unique ids, which name the other port. */
-    if ((rc = server_open_tcp(d, &d->peer_server, peer_accepted)) != zipcclSuccess ||
-        (rc = server_open_unix(d, &d->server, session_accepted)) != zipcclSuccess)
-        goto fail;
     d->device_ops->describe(d->device, device, sizeof device);
     if (d->fabric_ops != NULL)
         d->fabric_ops->describe(d->fabric, fabric, sizeof fabric);

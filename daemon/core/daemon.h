@@ -26,7 +26,7 @@ struct daemon {
     unsigned nsettings;
     uint8_t instance[16]; /* random, new at each start */
     uint64_t started_ns;
-    char advertise[96]; /* host:port; fits a unique id */
+    char advertise[96];  /* host:port; fits a unique id */
     char listening[112]; /* as bound */
 
     bool draining, stopping;

@@ -60,8 +60,8 @@ zipcclResult_t job_get(struct daemon *d, const char *name, uid_t uid, struct job
         if (strcmp(job->name, name) != 0)
             continue;
         if (job->uid != uid) {
-            snprintf(why, why_size, "job '%s' belongs to another user (uid %u, you are uid %u); set ZIPCCL_JOB_ID", name,
-                     job->uid, uid);
+            snprintf(why, why_size, "job '%s' belongs to another user (uid %u, you are uid %u); set ZIPCCL_JOB_ID",
+                     name, job->uid, uid);
             return zipcclPermissionDenied;
         }
         job->refs++;

@@ -35,7 +35,7 @@ static inline void list_del(struct list *l) {
     list_init(l);
 }
 
-#define list_entry(l, type, member) ((type *)((char *)(l) - offsetof(type, member)))
+#define list_entry(l, type, member) ((type *)((char *)(l)-offsetof(type, member)))
 #define list_for_each(pos, head)    for (struct list *pos = (head)->next; pos != (head); pos = pos->next)
 /* The body may remove pos. */
 #define list_for_each_safe(pos, head)                                                                                  \

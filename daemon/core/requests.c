@@ -46,8 +46,8 @@ static bool requests_hello(struct session *s, const struct frame *f, const Zipcc
     reply.session = s->id;
     reply.daemon = ZIPCCL_VERSION_CODE;
     reply.max_buffer_bytes = d->config.max_buffer_bytes;
-    log_debug("session opens (session=%" PRIu64 " job=%s uid=%u pid=%d program=%s)", s->id, m->job, s->uid,
-              (int)s->pid, s->program);
+    log_debug("session opens (session=%" PRIu64 " job=%s uid=%u pid=%d program=%s)", s->id, m->job, s->uid, (int)s->pid,
+              s->program);
     session_send_message(s, WIRE_HELLO_REPLY, f->id, &reply.base);
     return true;
 }

@@ -17,8 +17,8 @@ struct daemon;
 struct server {
     uv_poll_t poll;
     bool polling;
-    int fd;      /* -1: closed */
-    int lock_fd; /* of the Unix socket, -1: none */
+    int fd;       /* -1: closed */
+    int lock_fd;  /* of the Unix socket, -1: none */
     int spare_fd; /* given up for a moment to refuse a client where descriptors have run out */
     char path[104];
     void (*accepted)(struct daemon *d, int fd); /* takes fd */

@@ -3,8 +3,8 @@
  * Sessions: one client connection each; and the jobs that sessions belong to.
  *
  * Everything here belongs to the loop thread. A session is freed by session_reap, some time after session_kill; until
- * then pointers to it stay valid. A job is freed when its last reference is dropped. A job's name belongs, on this node,
- * to the user whose session named it first, for as long as the job lives.
+ * then pointers to it stay valid. A job is freed when its last reference is dropped. A job's name belongs, on this
+ * node, to the user whose session named it first, for as long as the job lives.
  */
 #ifndef ZIPCCL_DAEMON_SESSION_H
 #define ZIPCCL_DAEMON_SESSION_H
@@ -21,11 +21,11 @@
 #include "proto/wire.h"
 #include "zipccl_types.h"
 
-#define SESSION_MAX_BUFFERS    16384u /* the kernel has a limit on mappings of a process, too */
-#define SESSION_MAX_COMMS      1024u
-#define SESSION_HELLO_NS       10000000000ull /* who connected and says nothing */
-#define SESSION_MAX_JOB_NAME   127u
-#define SESSION_WAKE_FRAMES    256 /* per wake-up: the loop serves others in between */
+#define SESSION_MAX_BUFFERS  16384u /* the kernel has a limit on mappings of a process, too */
+#define SESSION_MAX_COMMS    1024u
+#define SESSION_HELLO_NS     10000000000ull /* who connected and says nothing */
+#define SESSION_MAX_JOB_NAME 127u
+#define SESSION_WAKE_FRAMES  256 /* per wake-up: the loop serves others in between */
 
 struct daemon;
 struct stats_job;

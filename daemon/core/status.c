@@ -23,7 +23,7 @@ struct arena {
     struct arena_block {
         struct arena_block *next;
         max_align_t data[];
-    } *blocks;
+    } * blocks;
     size_t used, size;
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parses and prints sizes, durations and rates. Decimal fractions are exact integers times the unit, not floating point.
+ * Parses and prints sizes, durations and rates. Decimal fractions are exact integers times the unit, not floating
+ * point.
  */
 #include "daemon/core/units.h"
 
@@ -53,17 +54,16 @@ static bool units_parse(const char *text, const struct unit *units, uint64_t *ou
 
 bool units_parse_size(const char *text, uint64_t *bytes) {
     static const struct unit units[] = {
-        {"", 1},           {"b", 1},           {"k", 1u << 10},     {"kb", 1u << 10},      {"kib", 1u << 10},
-        {"m", 1u << 20},   {"mb", 1u << 20},   {"mib", 1u << 20},   {"g", 1u << 30},       {"gb", 1u << 30},
-        {"gib", 1u << 30}, {"t", 1ull << 40},  {"tb", 1ull << 40},  {"tib", 1ull << 40},   {NULL, 0},
+        {"", 1},           {"b", 1},          {"k", 1u << 10},    {"kb", 1u << 10},    {"kib", 1u << 10},
+        {"m", 1u << 20},   {"mb", 1u << 20},  {"mib", 1u << 20},  {"g", 1u << 30},     {"gb", 1u << 30},
+        {"gib", 1u << 30}, {"t", 1ull << 40}, {"tb", 1ull << 40}, {"tib", 1ull << 40}, {NULL, 0},
     };
     return units_parse(text, units, bytes);
 }
 
 bool units_parse_duration(const char *text, uint64_t *ms) {
     static const struct unit units[] = {
-        {"", 1000},    {"ms", 1},       {"s", 1000},      {"sec", 1000},
-        {"m", 60000},  {"min", 60000},  {"h", 3600000},   {NULL, 0},
+        {"", 1000}, {"ms", 1}, {"s", 1000}, {"sec", 1000}, {"m", 60000}, {"min", 60000}, {"h", 3600000}, {NULL, 0},
     };
     return units_parse(text, units, ms);
 }
@@ -134,7 +134,7 @@ void units_print_duration(char *text, size_t size, uint64_t ms) {
 }
 
 void units_print_rate(char *text, size_t size, uint64_t bits) {
-    static const struct unit units[] = {{"Gbit/s", 1000000000}, {"Mbit/s", 1000000}, {"kbit/s", 1000},
-                                        {"bit/s", 1},           {NULL, 0}};
+    static const struct unit units[] = {
+        {"Gbit/s", 1000000000}, {"Mbit/s", 1000000}, {"kbit/s", 1000}, {"bit/s", 1}, {NULL, 0}};
     units_print(text, size, bits, units, "0");
 }
