@@ -31,9 +31,9 @@ static const char *const daemon_path = ZIPCCL_TEST_BIN "/zipccld";
 static char dir[64], socket_path[100], log_path[100];
 static pid_t daemon_pid;
 
-static pid_t daemon_spawn(const char *log) {
+static pid_t daemon_spawn(const char *log, const char *node, const char *path) {
     char socket_set[128];
-    snprintf(socket_set, sizeof socket_set, "socket=%s", socket_path);
+    snprintf(socket_set, sizeof socket_set, "socket=%s", path);
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -42,7 +42,7 @@ static pid_t daemon_spawn(const char *log) {
         dup2(fd, 2);
         execl(daemon_path, daemon_path, "--set", socket_set, "--set", "fabric=none", "--set", "socket_mode=0666",
               "--set", "join_timeout=500ms", "--set", "op_timeout=500ms", "--set", "max_buffer_bytes=1MiB", "--listen",
-              "127.0.0.1:0", "--node-name", "n0", (char *)NULL);
+              "127.0.0.1:0", "--node-name", node, (char *)NULL);
         _exit(127);
     }
     return pid;
@@ -57,9 +57,9 @@ static void print_log(const char *path) {
     fprintf(stderr, "---- %s\n%.*s----\n", path, (int)(n > 0 ? n : 0), text);
 }
 
-static int dial(void) {
+static int dial(const char *path) {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    snprintf(a.sun_path, sizeof a.sun_path, "%s", socket_path);
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     for (int i = 0; i < 500; i++) {
         if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0)
@@ -77,18 +77,22 @@ static int setup(void **state) {
         return -1;
     snprintf(socket_path, sizeof socket_path, "%s/s", dir);
     snprintf(log_path, sizeof log_path, "%s/log", dir);
-    daemon_pid = daemon_spawn(log_path);
+    daemon_pid = daemon_spawn(log_path, "n0", socket_path);
     return daemon_pid > 0 ? 0 : -1;
 }
 
 static int failures;
 
-static struct frame_conn *open_conn(void) {
-    int fd = dial();
+static struct frame_conn *open_at(const char *path) {
+    int fd = dial(path);
     assert_true(fd >= 0);
     struct frame_conn *c = frame_conn_new(fd, true);
     assert_non_null(c);
     return c;
+}
+
+static struct frame_conn *open_conn(void) {
+    return open_at(socket_path);
 }
 
 static void send_message(struct frame_conn *c, uint16_t type, const ProtobufCMessage *m, const int *fds, uint32_t n) {
@@ -212,8 +216,10 @@ static void test_bad_frames(void **state) {
     expect_closed(c);
     c = session("j");
     send_bytes(c, 999, NULL, 0);
-    expect_error(c, zipcclInvalidArgument, "999");
-    expect_closed(c);
+    expect_error(c, zipcclInvalidArgument, "999"); /* whole and well formed: the session goes on */
+    send_bytes(c, WIRE_STATUS, NULL, 0);
+    (void)expect(c, WIRE_STATUS_REPLY);
+    frame_conn_free(c);
     c = session("j");
     send_bytes(c, WIRE_COMM_INIT, "\xff\xff\xff\xff", 4);
     expect_error(c, zipcclInvalidArgument, "frame type 6");
@@ -439,7 +445,7 @@ static void test_second_daemon(void **state) {
     int status = 0;
     snprintf(log, sizeof log, "%s/second", dir);
     alive();
-    pid_t pid = daemon_spawn(log);
+    pid_t pid = daemon_spawn(log, "n0", socket_path);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
     int fd = open(log, O_RDONLY);
@@ -462,7 +468,7 @@ static void test_other_user(void **state) {
         const char *why = "";
         if (setgid(65534) != 0 || setuid(65534) != 0)
             _exit(2);
-        struct frame_conn *c = frame_conn_new(dial(), true);
+        struct frame_conn *c = frame_conn_new(dial(socket_path), true);
         hello_as(c, "owned", WIRE_VERSION_MIN, WIRE_VERSION_MAX);
         if (frame_conn_wait_frame(c, &f, 3000) != zipcclSuccess || f.type != WIRE_ERROR ||
             message_unpack(&f, &m, &why) != zipcclSuccess)
@@ -476,11 +482,43 @@ static void test_other_user(void **state) {
     alive();
 }
 
+/* Two daemons find each other; without a fabric the communicator cannot be, and all ranks are told why. Then the root
+ * dies while a rank waits. */
+static void test_two_nodes(void **state) {
+    (void)state;
+    char path[120], log[120];
+    snprintf(path, sizeof path, "%s/s1", dir);
+    snprintf(log, sizeof log, "%s/log1", dir);
+    pid_t pid = daemon_spawn(log, "n1", path);
+    struct frame_conn *a = session("j"), *b = open_at(path);
+    hello_as(b, "j", WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+    (void)expect(b, WIRE_HELLO_REPLY);
+    struct wire_unique_id id = unique_id(a);
+    send_init(a, &id, 2, 0);
+    send_init(b, &id, 2, 1);
+    expect_error(a, zipcclInvalidUsage, "has no fabric");
+    expect_error(b, zipcclInvalidUsage, "has no fabric");
+    id = unique_id(a);
+    send_init(a, &id, 3, 0);
+    send_init(b, &id, 3, 0);
+    expect_error(b, zipcclInvalidArgument, "has joined already");
+    expect_error(a, zipcclTimeout, "ranks 1, 2 did not join");
+    id = unique_id(b);
+    send_init(a, &id, 2, 1);
+    usleep(100000);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    expect_error(a, zipcclRemoteError, "node n0 lost node n1");
+    frame_conn_free(a);
+    frame_conn_free(b);
+    alive();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hello),         cmocka_unit_test(test_bad_frames), cmocka_unit_test(test_buffers),
         cmocka_unit_test(test_join_errors),   cmocka_unit_test(test_operations), cmocka_unit_test(test_deaths),
-        cmocka_unit_test(test_second_daemon), cmocka_unit_test(test_other_user),
+        cmocka_unit_test(test_second_daemon), cmocka_unit_test(test_other_user), cmocka_unit_test(test_two_nodes),
     };
     signal(SIGPIPE, SIG_IGN);
     if (setup(NULL) != 0)
