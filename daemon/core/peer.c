@@ -298,10 +298,8 @@ static void peer_ready(uv_poll_t *poll, int status, int events) {
     struct frame f;
     if (l->state == PEER_DEAD)
         return;
-    if (status < 0) {
-        peer_kill(l, uv_strerror(status));
-        return;
-    }
+    /* A broken socket comes as a negative status: connect says why, and an established one may still hold the frame in
+     * which the other side said why. */
     if (l->state == PEER_CONNECTING) {
         int error = 0;
         socklen_t length = sizeof error;
@@ -324,7 +322,7 @@ static void peer_ready(uv_poll_t *poll, int status, int events) {
         }
     }
     zipcclResult_t read = zipcclInProgress, next = zipcclInProgress;
-    if (events & (UV_READABLE | UV_DISCONNECT))
+    if (status < 0 || (events & (UV_READABLE | UV_DISCONNECT)))
         read = frame_conn_read(l->conn);
     if (read == zipcclSuccess)
         l->heard_ns = daemon_now_ns();
@@ -336,8 +334,10 @@ static void peer_ready(uv_poll_t *poll, int status, int events) {
     if (bad != zipcclSuccess && bad != zipcclInProgress)
         peer_kill(l, bad == zipcclRemoteError ? "it closed the connection: its zipccld has ended"
                                               : frame_conn_why(l->conn));
+    else if (status < 0 && read != zipcclSuccess)
+        peer_kill(l, "the connection broke");
     else
-        peer_watch(l);
+        peer_watch(l); /* a broken one reports again, until all that it holds is read */
 }
 
 void peer_tick(struct daemon *d, uint64_t now_ns) {

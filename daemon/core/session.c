@@ -127,7 +127,7 @@ static void session_ready(uv_poll_t *poll, int status, int events) {
     if (s->state == SESSION_DEAD)
         return;
     if (status < 0) {
-        session_kill(s, uv_strerror(status));
+        session_kill(s, "the connection broke");
         return;
     }
     if (events & UV_WRITABLE) {

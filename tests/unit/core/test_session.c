@@ -30,6 +30,7 @@
 static const char *const daemon_path = ZIPCCL_TEST_BIN "/zipccld";
 static char dir[64], socket_path[100], log_path[100];
 static pid_t daemon_pid;
+static const char *current = socket_path; /* where sessions go */
 
 static pid_t daemon_spawn(const char *log, const char *node, const char *path) {
     char socket_set[128];
@@ -92,7 +93,7 @@ static struct frame_conn *open_at(const char *path) {
 }
 
 static struct frame_conn *open_conn(void) {
-    return open_at(socket_path);
+    return open_at(current);
 }
 
 static void send_message(struct frame_conn *c, uint16_t type, const ProtobufCMessage *m, const int *fds, uint32_t n) {
@@ -408,8 +409,7 @@ static void test_operations(void **state) {
 }
 
 /* Two ranks that joined; rank 0 calls a barrier. */
-static void barrier_pair(struct frame_conn *c[2]) {
-    uint64_t comm[2];
+static void barrier_pair(struct frame_conn *c[2], uint64_t comm[2]) {
     c[0] = session("j");
     c[1] = session("j");
     struct wire_unique_id id = unique_id(c[0]);
@@ -424,16 +424,48 @@ static void barrier_pair(struct frame_conn *c[2]) {
 static void test_deaths(void **state) {
     (void)state;
     struct frame_conn *c[2];
-    barrier_pair(c);
+    uint64_t comm[2];
+    barrier_pair(c, comm);
     send_bytes(c[0], WIRE_STATUS, NULL, 0);
     (void)expect(c[0], WIRE_STATUS_REPLY); /* the barrier runs */
     frame_conn_free(c[1]);
     (void)expect(c[0], WIRE_COMM_EVENT);
     expect_completion(c[0], zipcclRemoteError, "died during barrier #1");
     frame_conn_free(c[0]);
-    barrier_pair(c);
+    barrier_pair(c, comm);
     (void)expect(c[0], WIRE_COMM_EVENT);
     expect_completion(c[0], zipcclTimeout, "on node n0 ranks 1 have not called it");
+    frame_conn_free(c[0]);
+    frame_conn_free(c[1]);
+    alive();
+}
+
+static void test_leave(void **state) {
+    (void)state;
+    struct frame_conn *c[2] = {session("j"), session("j")};
+    uint64_t comm[2];
+    for (int round = 0; round < 2; round++) {
+        struct wire_unique_id id = unique_id(c[0]);
+        Zipccl__CommRef ref = ZIPCCL__COMM_REF__INIT;
+        for (uint32_t i = 0; i < 2; i++)
+            send_init(c[i], &id, 2, i);
+        for (uint32_t i = 0; i < 2; i++)
+            comm[i] = joined(c[i]);
+        ref.comm = comm[1];
+        send_message(c[1], WIRE_COMM_DESTROY, &ref.base, NULL, 0);
+        (void)expect(c[1], WIRE_OK);
+        if (round == 1) { /* the other rank goes on alone */
+            struct wire_request r = {.comm = comm[0], .seq = 1, .op = zipcclOpBarrier, .codec = zipcclCodecAuto};
+            send_bytes(c[0], WIRE_REQUEST, &r, sizeof r);
+            (void)expect(c[0], WIRE_COMM_EVENT);
+            expect_completion(c[0], zipcclInvalidUsage, "has left the communicator");
+        }
+        ref.comm = comm[0];
+        send_message(c[0], WIRE_COMM_DESTROY, &ref.base, NULL, 0);
+        (void)expect(c[0], WIRE_OK);
+        send_message(c[0], WIRE_COMM_DESTROY, &ref.base, NULL, 0);
+        expect_error(c[0], zipcclInvalidArgument, "unknown communicator");
+    }
     frame_conn_free(c[0]);
     frame_conn_free(c[1]);
     alive();
@@ -482,6 +514,35 @@ static void test_other_user(void **state) {
     alive();
 }
 
+/* A running operation may end during the drain; then the clients are told, and the daemon ends with 0. */
+static void test_drain(void **state) {
+    (void)state;
+    char path[120], log[120];
+    int status = -1;
+    struct frame_conn *c[2];
+    uint64_t comm[2];
+    snprintf(path, sizeof path, "%s/s2", dir);
+    snprintf(log, sizeof log, "%s/log2", dir);
+    pid_t pid = daemon_spawn(log, "n2", path);
+    current = path;
+    barrier_pair(c, comm);
+    current = socket_path;
+    send_bytes(c[0], WIRE_STATUS, NULL, 0);
+    (void)expect(c[0], WIRE_STATUS_REPLY);
+    kill(pid, SIGTERM);
+    usleep(50000);
+    struct wire_request r = {.comm = comm[1], .seq = 1, .op = zipcclOpBarrier, .codec = zipcclCodecAuto};
+    send_bytes(c[1], WIRE_REQUEST, &r, sizeof r);
+    for (uint32_t i = 0; i < 2; i++) {
+        expect_completion(c[i], zipcclSuccess, "");
+        (void)expect(c[i], WIRE_COMM_EVENT);
+        frame_conn_free(c[i]);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
 /* Two daemons find each other; without a fabric the communicator cannot be, and all ranks are told why. Then the root
  * dies while a rank waits. */
 static void test_two_nodes(void **state) {
@@ -503,6 +564,10 @@ static void test_two_nodes(void **state) {
     send_init(b, &id, 3, 0);
     expect_error(b, zipcclInvalidArgument, "has joined already");
     expect_error(a, zipcclTimeout, "ranks 1, 2 did not join");
+    id = unique_id(a);
+    snprintf(id.root, sizeof id.root, "127.0.0.1:1");
+    send_init(a, &id, 2, 0);
+    expect_error(a, zipcclRemoteError, "cannot connect to 127.0.0.1:1: Connection refused");
     id = unique_id(b);
     send_init(a, &id, 2, 1);
     usleep(100000);
@@ -516,9 +581,10 @@ static void test_two_nodes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hello),         cmocka_unit_test(test_bad_frames), cmocka_unit_test(test_buffers),
-        cmocka_unit_test(test_join_errors),   cmocka_unit_test(test_operations), cmocka_unit_test(test_deaths),
-        cmocka_unit_test(test_second_daemon), cmocka_unit_test(test_other_user), cmocka_unit_test(test_two_nodes),
+        cmocka_unit_test(test_hello),       cmocka_unit_test(test_bad_frames),    cmocka_unit_test(test_buffers),
+        cmocka_unit_test(test_join_errors), cmocka_unit_test(test_operations),    cmocka_unit_test(test_deaths),
+        cmocka_unit_test(test_leave),       cmocka_unit_test(test_second_daemon), cmocka_unit_test(test_other_user),
+        cmocka_unit_test(test_two_nodes),   cmocka_unit_test(test_drain),
     };
     signal(SIGPIPE, SIG_IGN);
     if (setup(NULL) != 0)
