@@ -4,6 +4,7 @@
  * In the steady state nothing is allocated here.
  */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -299,6 +300,21 @@ static zipcclResult_t comm_queue_room(struct comm_member *m) {
     return zipcclSuccess;
 }
 
+/* Refuses a request of a known communicator: a completion, because it names the operation that the client waits for. */
+static void __attribute__((format(printf, 4, 5)))
+comm_refuse(struct comm_member *m, const struct comm_pending *p, zipcclResult_t result, const char *format, ...) {
+    struct session *s = m->session;
+    char text[400];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    s->daemon->stats.counters[STATS_errors_sent]++;
+    log_info("request refused: %s (result=%d session=%" PRIu64 " comm=%016" PRIx64 " job=%s rank=%u)", text,
+             (int)result, s->id, m->comm->key, m->comm->job->name, m->rank);
+    comm_complete(m, p, result, text, 0, zipcclCodecRaw);
+}
+
 void comm_request(struct session *s, const struct frame *f) {
     struct wire_request r;
     struct comm_pending p = {.frame_id = f->id};
@@ -322,27 +338,26 @@ void comm_request(struct session *s, const struct frame *f) {
         return;
     }
     if (m->state != MEMBER_IN) {
-        session_error(s, f->id, zipcclInvalidUsage, "rank %u is being destroyed", m->rank);
+        comm_refuse(m, &p, zipcclInvalidUsage, "rank %u is being destroyed", m->rank);
         return;
     }
     zipcclResult_t rc = comm_check_request(c, m, &r, text, sizeof text);
     if (rc != zipcclSuccess) {
-        session_error(s, f->id, rc, "rank %u: %s", m->rank, text);
+        comm_refuse(m, &p, rc, "rank %u: %s", m->rank, text);
         return;
     }
     /* While draining, a rank may still join the operation that runs. */
     if (s->daemon->draining && !(c->op_active && r.seq == c->seq)) {
-        session_error(s, f->id, zipcclDaemonUnavailable, "zipccld on node %s is shutting down",
-                      s->daemon->config.node_name);
+        comm_refuse(m, &p, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", s->daemon->config.node_name);
         return;
     }
     if (!comm_bytes(c, m, &r, &send_bytes, &recv_bytes)) {
-        session_error(s, f->id, zipcclInvalidArgument, "rank %u: %s of %" PRIu64 " values overflows", m->rank,
-                      op_name(r.op), r.count);
+        comm_refuse(m, &p, zipcclInvalidArgument, "rank %u: %s of %" PRIu64 " values overflows", m->rank, op_name(r.op),
+                    r.count);
         return;
     }
     if ((rc = comm_queue_room(m)) != zipcclSuccess) {
-        session_error(s, f->id, rc, "rank %u has %u requests under way, the most that are allowed", m->rank, m->count);
+        comm_refuse(m, &p, rc, "rank %u has %u requests under way, the most that are allowed", m->rank, m->count);
         return;
     }
     rc = buffer_take(s, r.send_buffer, r.send_offset, send_bytes, &p.send_buffer, &p.send, &why);
@@ -352,9 +367,9 @@ void comm_request(struct session *s, const struct frame *f) {
     }
     if (rc != zipcclSuccess) {
         buffer_put(p.send_buffer);
-        session_error(s, f->id, rc, "rank %u, %s #%" PRIu64 ", %s buffer %#" PRIx64 " + %" PRIu64 ": %s", m->rank,
-                      op_name(r.op), r.seq, which, which[0] == 's' ? r.send_buffer : r.recv_buffer,
-                      which[0] == 's' ? r.send_offset : r.recv_offset, why);
+        comm_refuse(m, &p, rc, "rank %u, %s #%" PRIu64 ", %s buffer %#" PRIx64 " + %" PRIu64 ": %s", m->rank,
+                    op_name(r.op), r.seq, which, which[0] == 's' ? r.send_buffer : r.recv_buffer,
+                    which[0] == 's' ? r.send_offset : r.recv_offset, why);
         return;
     }
     p.arrived_ns = daemon_now_ns();

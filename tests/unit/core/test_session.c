@@ -374,20 +374,20 @@ static void test_operations(void **state) {
     struct wire_request bad = r[0];
     bad.recv_offset = 65536 - 199;
     send_bytes(c[0], WIRE_REQUEST, &bad, sizeof bad);
-    expect_error(c[0], zipcclInvalidArgument, "outside the registered buffer");
+    expect_completion(c[0], zipcclInvalidArgument, "outside the registered buffer");
     bad = r[0];
     bad.count = UINT64_MAX / 2 + 1;
     bad.dtype = zipcclInt32;
     send_bytes(c[0], WIRE_REQUEST, &bad, sizeof bad);
-    expect_error(c[0], zipcclInvalidArgument, "overflows");
+    expect_completion(c[0], zipcclInvalidArgument, "overflows");
     bad = r[0];
     bad.seq = 5;
     send_bytes(c[0], WIRE_REQUEST, &bad, sizeof bad);
-    expect_error(c[0], zipcclInvalidArgument, "#5 came where #1");
+    expect_completion(c[0], zipcclInvalidArgument, "#5 came where #1");
     bad = r[0];
     bad.send_buffer = 12345;
     send_bytes(c[0], WIRE_REQUEST, &bad, sizeof bad);
-    expect_error(c[0], zipcclInvalidArgument, "not registered");
+    expect_completion(c[0], zipcclInvalidArgument, "not registered");
     for (uint32_t i = 0; i < 2; i++)
         send_bytes(c[i], WIRE_REQUEST, &r[i], sizeof r[i]);
     for (uint32_t i = 0; i < 2; i++) {
