@@ -51,9 +51,10 @@ struct fabric_send {
     void *internal[6];
 };
 
-/* A receive. done gets success with header and bytes set, zipcclLimitExceeded where the message is longer than capacity,
- * zipcclRemoteError where the peer is gone, zipcclAborted after fabric abort. */
+/* A receive. done gets success with header and bytes set, zipcclLimitExceeded (header set too) where the message is longer
+ * than capacity, zipcclRemoteError where the peer is gone, zipcclAborted after fabric abort. */
 struct fabric_recv {
+    struct fabric_peer *peer; /* where it comes from: the peer's death ends the receive */
     uint64_t comm;
     uint32_t node, seq, tag;
     void *buffer;

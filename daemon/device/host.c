@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host device: worker threads, their queue, and the way of finished jobs back to the loop.
+ *
+ * Codec jobs go before copies, for a link may wait for them; after a run of them one copy has its turn, so that copies
+ * do not starve. Workers are woken one at a time, each wakes the next while work is left; the loop's eventfd is
+ * written only when the list of finished jobs was empty.
+ */
+#include "daemon/device/host.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "kernels/codec.h"
+
+#define MAX_WORKERS     64u
+#define DEFAULT_WORKERS 4u
+#define CODEC_RUN       8u /* codec jobs in a row while a copy waits */
+
+struct queue {
+    struct device_job *head, **tail;
+};
+
+struct device {
+    struct device_config config;
+    struct host_pool pool;
+    int event_fd;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct queue codec, copy; /* under lock, as all below */
+    unsigned codec_run;
+    unsigned idle;
+    bool stop;
+
+    pthread_mutex_t done_lock;
+    struct queue done;
+
+    unsigned nworkers;
+    pthread_t workers[MAX_WORKERS];
+};
+
+static void queue_init(struct queue *q)
+{
+    q->head = NULL;
+    q->tail = &q->head;
+}
+
+static void queue_push(struct queue *q, struct device_job *job)
+{
+    job->next = NULL;
+    *q->tail = job;
+    q->tail = &job->next;
+}
+
+static struct device_job *queue_pop(struct queue *q)
+{
+    struct device_job *job = q->head;
+    if (job) {
+        q->head = job->next;
+        if (!q->head)
+            q->tail = &q->head;
+    }
+    return job;
+}
+
+/* Under lock. */
+static struct device_job *take(struct device *d)
+{
+    struct queue *q = &d->codec;
+    if (!q->head || (d->copy.head && d->codec_run >= CODEC_RUN))
+        q = &d->copy;
+    d->codec_run = q == &d->codec ? d->codec_run + 1 : 0;
+    return queue_pop(q);
+}
+
+static void give_back(struct device *d, struct device_job *job)
+{
+    pthread_mutex_lock(&d->done_lock);
+    bool first = !d->done.head;
+    queue_push(&d->done, job);
+    pthread_mutex_unlock(&d->done_lock);
+    if (first) {
+        uint64_t one = 1;
+        ssize_t n;
+        do {
+            n = write(d->event_fd, &one, sizeof(one));
+        } while (n < 0 && errno == EINTR);
+    }
+}
+
+static void *worker_main(void *arg)
+{
+    struct device *d = arg;
+    pthread_mutex_lock(&d->lock);
+    for (;;) {
+        struct device_job *job = take(d);
+        if (job) {
+            if (d->idle > 0 && (d->codec.head || d->copy.head))
+                pthread_cond_signal(&d->wake);
+            pthread_mutex_unlock(&d->lock);
+            host_work_run(job);
+            give_back(d, job);
+            pthread_mutex_lock(&d->lock);
+        } else if (d->stop) {
+            break;
+        } else {
+            d->idle++;
+            pthread_cond_wait(&d->wake, &d->lock);
+            d->idle--;
+        }
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+static unsigned online_cpus(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
+        return (unsigned)CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (unsigned)n : 1;
+}
+
+static void host_close(struct device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    d->stop = true;
+    pthread_cond_broadcast(&d->wake);
+    pthread_mutex_unlock(&d->lock);
+    for (unsigned i = 0; i < d->nworkers; i++)
+        pthread_join(d->workers[i], NULL);
+    host_pool_drain(&d->pool);
+    if (d->event_fd >= 0)
+        close(d->event_fd);
+    pthread_cond_destroy(&d->wake);
+    pthread_mutex_destroy(&d->lock);
+    pthread_mutex_destroy(&d->done_lock);
+    free(d);
+}
+
+static zipcclResult_t host_open(const struct device_config *config, struct device **device)
+{
+    *device = NULL;
+    struct device *d = calloc(1, sizeof(*d));
+    if (!d)
+        return zipcclOutOfMemory;
+    d->config = *config;
+    queue_init(&d->codec);
+    queue_init(&d->copy);
+    queue_init(&d->done);
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_mutex_init(&d->done_lock, NULL);
+    pthread_cond_init(&d->wake, NULL);
+    d->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (d->event_fd < 0)
+        goto fail;
+    unsigned want = config->workers, cpus = online_cpus();
+    if (want == 0)
+        want = cpus < DEFAULT_WORKERS ? cpus : DEFAULT_WORKERS;
+    if (want > MAX_WORKERS)
+        want = MAX_WORKERS;
+    /* Signals belong to the loop. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (d->nworkers < want) {
+        if (pthread_create(&d->workers[d->nworkers], NULL, worker_main, d) != 0)
+            break;
+        char name[16];
+        snprintf(name, sizeof(name), "zipccl-work-%u", d->nworkers % 100);
+        pthread_setname_np(d->workers[d->nworkers], name);
+        d->nworkers++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (d->nworkers == 0)
+        goto fail;
+    *device = d;
+    return zipcclSuccess;
+fail:
+    host_close(d);
+    return zipcclSystemError;
+}
+
+static void *host_alloc(struct device *d, size_t bytes)
+{
+    return host_pool_alloc(&d->pool, bytes);
+}
+
+static void host_free(struct device *d, void *ptr, size_t bytes)
+{
+    host_pool_free(&d->pool, ptr, bytes);
+}
+
+static bool host_submit(struct device *d, struct device_job *job)
+{
+    if (host_work_bytes(job) < d->config.inline_bytes) {
+        host_work_run(job);
+        return true;
+    }
+    pthread_mutex_lock(&d->lock);
+    bool was_empty = !d->codec.head && !d->copy.head;
+    queue_push(job->work == DEVICE_COPY ? &d->copy : &d->codec, job);
+    /* Where work waits already, a worker is awake or on its way, and it wakes the next. */
+    if (d->idle > 0 && was_empty)
+        pthread_cond_signal(&d->wake);
+    pthread_mutex_unlock(&d->lock);
+    return false;
+}
+
+static int host_fd(const struct device *d)
+{
+    return d->event_fd;
+}
+
+static void host_poll(struct device *d)
+{
+    uint64_t count;
+    ssize_t n = read(d->event_fd, &count, sizeof(count));
+    (void)n; /* nothing to read: the list says what there is */
+    pthread_mutex_lock(&d->done_lock);
+    struct device_job *job = d->done.head;
+    queue_init(&d->done);
+    pthread_mutex_unlock(&d->done_lock);
+    while (job) {
+        struct device_job *next = job->next; /* done may use the job again */
+        job->done(job);
+        job = next;
+    }
+}
+
+static void host_describe(const struct device *d, char *text, size_t size)
+{
+    snprintf(text, size, "host: %u worker%s, %s", d->nworkers, d->nworkers == 1 ? "" : "s",
+             codec_isa_name(codec_isa_current()));
+}
+
+const struct device_ops device_host = {
+    .name = "host",
+    .open = host_open,
+    .close = host_close,
+    .import = host_import,
+    .release = host_release,
+    .alloc = host_alloc,
+    .free = host_free,
+    .submit = host_submit,
+    .fd = host_fd,
+    .poll = host_poll,
+    .describe = host_describe,
+};
