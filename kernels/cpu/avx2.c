@@ -146,6 +146,9 @@ VINLINE uint64_t v_word(v64 v, unsigned i)
     return i & 1 ? (uint64_t)_mm_extract_epi64(q, 1) : (uint64_t)_mm_cvtsi128_si64(q);
 }
 
+#define v_both(p0, p1, d, three)  ((p0) & (p1))
+#define v_none(p0, p1, p2, codes) (~((p0) | (p1) | (p2)))
+
 VINLINE void v_compact(uint8_t *out, v64 v, v64 codes, v64 code, uint64_t mask)
 {
     const v64 escape = v_is_eq(codes, code);

@@ -119,11 +119,19 @@ VINLINE v64 v_swap(v64 v, uint8_t b)
     return _mm512_mask_mov_epi8(_mm512_maskz_mov_epi8(~is_b, v), is_zero, x);
 }
 
+/* A compare of its own is cheaper than moving masks to general registers and back. */
+#define v_both(p0, p1, d, three)  v_ge(d, three)
+#define v_none(p0, p1, p2, codes) _mm512_testn_epi8_mask(codes, codes)
+
 VINLINE void v_compact(uint8_t *out, v64 v, v64 codes, v64 code, uint64_t mask)
 {
     (void)codes;
     (void)code;
-    v_store(out, _mm512_maskz_compress_epi8(mask, v));
+    /* Whole unaligned stores cross a line each; mostly half of one is enough. */
+    const v64 packed = _mm512_maskz_compress_epi8(mask, v);
+    _mm256_storeu_si256((__m256i *)(void *)out, _mm512_castsi512_si256(packed));
+    if (__builtin_expect(__builtin_popcountll(mask) > 32, 0))
+        _mm256_storeu_si256((__m256i *)(void *)(out + 32), _mm512_extracti64x4_epi64(packed, 1));
 }
 
 VINLINE v64 v_recode(uint64_t p0, uint64_t p1, v64 l0, v64 l1, v64 l2, const uint8_t *in)

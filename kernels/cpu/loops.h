@@ -12,6 +12,8 @@
  *  v_same(a, b)                                true where all 64 bytes are equal
  *  v_sad(acc, v) v_hsum(acc) v_hmax(v)         sums of bytes in an accumulator; its total; the greatest byte
  *  v_swap(v, b)                                the bytes 0 and b change places
+ *  v_both(p0, p1, d, three)                    p0 & p1, which is where d is at least three
+ *  v_none(p0, p1, p2, c)                       ~(p0 | p1 | p2), which is where c is 0
  *  v_compact(out, v, codes, code, mask)        the bytes of v where codes == code (mask says the same); writes 64
  *  v_untier(p0, p1, in)                        d from two plane words: 0, 1, 2, and the next byte of in for 3
  *  v_recode(p0, p1, l0, l1, l2, in)            the same with other values for the codes 0, 1, 2
@@ -134,7 +136,7 @@ INLINE unsigned code_tier(const v64 e[8], unsigned base, bool zero, uint8_t *bod
 #define STEP(i)                                                                                                        \
     {                                                                                                                  \
         const v64 d = v_sub(top, zero ? v_swap(e[i], (uint8_t)(base + 1)) : e[i]), c = v_min(d, three);                 \
-        const uint64_t p0 = v_bit(c, 1), p1 = v_bit(c, 2), escape = p0 & p1;                                           \
+        const uint64_t p0 = v_bit(c, 1), p1 = v_bit(c, 2), escape = v_both(p0, p1, d, three);                          \
         put_word(at + 8 * i, p0);                                                                                      \
         put_word(at + ZFMT_PLANE + 8 * i, p1);                                                                         \
         v_compact(escapes + n, d, c, three, escape);                                                                   \
@@ -303,7 +305,7 @@ INLINE size_t top7_encode_kind(enum layout_kind kind, const uint8_t *src, unsign
         /* d + 1 up to 7; a difference that wrapped or is 0 or over 7 is an escape, code 0 */                           \
         const v64 d1 = v_sub(top, w.zero ? v_swap(x.e, (uint8_t)(w.base + 1)) : x.e);                                   \
         const v64 c = v_keep_le(d1, seven);                                                                            \
-        const uint64_t p0 = v_bit(c, 1), p1 = v_bit(c, 2), p2 = v_bit(c, 4), escape = ~(p0 | p1 | p2);                 \
+        const uint64_t p0 = v_bit(c, 1), p1 = v_bit(c, 2), p2 = v_bit(c, 4), escape = v_none(p0, p1, p2, c);            \
         put_word(at + 8 * i, p0);                                                                                      \
         put_word(at + ZFMT_PLANE + 8 * i, p1);                                                                         \
         put_word(at + 2 * ZFMT_PLANE + 8 * i, p2);                                                                     \

@@ -142,6 +142,9 @@ VINLINE v64 v_swap(v64 v, uint8_t b)
     return v;
 }
 
+#define v_both(p0, p1, d, three)  ((p0) & (p1))
+#define v_none(p0, p1, p2, codes) (~((p0) | (p1) | (p2)))
+
 VINLINE void v_compact(uint8_t *out, v64 v, v64 codes, v64 code, uint64_t mask)
 {
     (void)codes;
