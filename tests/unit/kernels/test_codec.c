@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The codec as a whole: bit-exact round trips, one coded form on every instruction set, bounds, and hostile chunks.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kernels/format.h"
+#include "tests/unit/kernels/chunks.h"
+
+struct coded {
+    uint8_t *s, *d; /* guarded, of exactly the bounds */
+    struct codec_sizes bound, sizes;
+};
+
+static struct coded encode(zipcclCodec_t codec, zipcclDataType_t t, const uint8_t *src, size_t count, unsigned flags)
+{
+    struct coded c;
+    c.bound = codec_bound(codec, t, count);
+    c.s = guarded(c.bound.static_bytes, 64);
+    c.d = guarded(c.bound.dynamic_bytes, 64);
+    memset(c.s, 0xa5, c.bound.static_bytes);
+    memset(c.d, 0xa5, c.bound.dynamic_bytes);
+    assert_int_equal(codec_encode(codec, t, src, count, c.s, c.d, flags, &c.sizes), zipcclSuccess);
+    assert_true(c.sizes.static_bytes <= c.bound.static_bytes && c.sizes.dynamic_bytes <= c.bound.dynamic_bytes);
+    return c;
+}
+
+static void drop(struct coded *c)
+{
+    release(c->s, c->bound.static_bytes, 64);
+    release(c->d, c->bound.dynamic_bytes, 64);
+}
+
+/* Decodes from parts that end at guard pages, at any alignment, into a guarded buffer. */
+static void check_decode(zipcclCodec_t codec, zipcclDataType_t t, const struct coded *c, const uint8_t *src,
+                         size_t count, unsigned flags)
+{
+    const size_t n = count * dtype_get(t)->bytes;
+    uint8_t *s = guarded(c->sizes.static_bytes, 1), *d = guarded(c->sizes.dynamic_bytes, 1), *dst = guarded(n, 1);
+    memcpy(s, c->s, c->sizes.static_bytes);
+    memcpy(d, c->d, c->sizes.dynamic_bytes);
+    assert_int_equal(codec_decode(codec, t, s, c->sizes.static_bytes, d, c->sizes.dynamic_bytes, dst, count, flags),
+                     zipcclSuccess);
+    assert_true(n == 0 || memcmp(dst, src, n) == 0);
+    release(s, c->sizes.static_bytes, 1);
+    release(d, c->sizes.dynamic_bytes, 1);
+    release(dst, n, 1);
+}
+
+/* Every instruction set: the same bytes, and a bit-exact return. */
+static size_t round_trip(zipcclCodec_t codec, zipcclDataType_t t, const uint8_t *src, size_t count)
+{
+    struct coded first = {0};
+    for (unsigned isa = 0; isa < CODEC_NUM_ISAS; isa++) {
+        if (!codec_isa_force((enum codec_isa)isa))
+            continue;
+        for (unsigned flags = 0; flags <= CODEC_STREAMING; flags++) {
+            struct coded c = encode(codec, t, src, count, flags);
+            check_decode(codec, t, &c, src, count, flags);
+            if (!first.s) {
+                first = c;
+                continue;
+            }
+            assert_int_equal(c.sizes.static_bytes, first.sizes.static_bytes);
+            assert_int_equal(c.sizes.dynamic_bytes, first.sizes.dynamic_bytes);
+            assert_memory_equal(c.s, first.s, c.sizes.static_bytes);
+            assert_true(c.sizes.dynamic_bytes == 0 || memcmp(c.d, first.d, c.sizes.dynamic_bytes) == 0);
+            drop(&c);
+        }
+    }
+    const size_t total = first.sizes.static_bytes + first.sizes.dynamic_bytes;
+    drop(&first);
+    return total;
+}
+
+static void test_inputs(void **state)
+{
+    (void)state;
+    static const size_t counts[] = {0, 1, 2, 511, 512, 513, 1023, 32767, 32768, 32769, 70001};
+    for (unsigned t = 0; t < NUM_FLOATS; t++) {
+        for (unsigned k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
+            for (unsigned in = 0; in < NUM_INPUTS; in++) {
+                const size_t n = counts[k] * dtype_get(g_floats[t])->bytes;
+                uint8_t *src = guarded(n, 1); /* unaligned where n is odd */
+                fill(src, g_floats[t], counts[k], (enum input)in, k + 1);
+                for (unsigned codec = 0; codec < zipcclNumCodecs; codec++) {
+                    const size_t coded = round_trip((zipcclCodec_t)codec, g_floats[t], src, counts[k]);
+                    assert_true(coded <= n + n / 200 + 640);
+                }
+                release(src, n, 1);
+            }
+        }
+    }
+}
+
+static void test_every_pattern(void **state)
+{
+    (void)state;
+    for (unsigned t = 0; t < NUM_FLOATS; t++) {
+        const size_t count = 65536 + 17, n = count * dtype_get(g_floats[t])->bytes;
+        uint8_t *src = guarded(n, 1);
+        fill(src, g_floats[t], count, IN_COUNTER, 1);
+        (void)round_trip(zipcclCodecTier, g_floats[t], src, count);
+        (void)round_trip(zipcclCodecTop7, g_floats[t], src, count);
+        release(src, n, 1);
+    }
+}
+
+static void test_real_tensors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file;
+        zipcclDataType_t dtype;
+        double ratio;
+    } tensors[] = {{"act_hidden_s0160.bf16", zipcclBfloat16, 1.478},   {"moe_dispatch_s0160.bf16", zipcclBfloat16, 1.477},
+                   {"moe_combine_s0160.bf16", zipcclBfloat16, 1.478},  {"grad_qkv_s0010.bf16", zipcclBfloat16, 1.478},
+                   {"grad_qkv_s0160.bf16", zipcclBfloat16, 1.478},     {"grad_expert_s0160.bf16", zipcclBfloat16, 1.408},
+                   {"grad_emb_s0160.bf16", zipcclBfloat16, 5.0},       {"weight_qkv_s0160.bf16", zipcclBfloat16, 1.478},
+                   {"weight_qkv_t0109.bf16", zipcclBfloat16, 1.478},   {"weight_qkv_t0110.bf16", zipcclBfloat16, 1.478},
+                   {"grad_o_s0160.f32", zipcclFloat32, 1.16}};
+    static uint8_t data[3u << 20];
+    for (unsigned i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++) {
+        char path[4096];
+        snprintf(path, sizeof(path), "%s/tensors/%s", ZIPCCL_TEST_DATA, tensors[i].file);
+        FILE *f = fopen(path, "rb");
+        assert_non_null(f);
+        const size_t n = fread(data, 1, sizeof(data), f), count = n / dtype_get(tensors[i].dtype)->bytes;
+        fclose(f);
+        assert_true((double)n / (double)round_trip(zipcclCodecTier, tensors[i].dtype, data, count) >= tensors[i].ratio);
+        (void)round_trip(zipcclCodecTop7, tensors[i].dtype, data, count);
+    }
+}
+
+static void try_hostile(zipcclCodec_t codec, zipcclDataType_t t, const uint8_t *s, size_t sn, const uint8_t *d,
+                        size_t dn, uint8_t *dst, size_t count)
+{
+    zipcclResult_t first = zipcclNumResults;
+    for (unsigned isa = 0; isa < CODEC_NUM_ISAS; isa++) {
+        if (!codec_isa_force((enum codec_isa)isa))
+            continue;
+        const zipcclResult_t r = codec_decode(codec, t, s, sn, d, dn, dst, count, 0);
+        assert_true(r == zipcclSuccess || r == zipcclCorruptData);
+        assert_true(first == zipcclNumResults || first == r);
+        first = r;
+    }
+}
+
+static void test_hostile(void **state)
+{
+    (void)state;
+    const size_t count = 34000;
+    uint64_t rng = 4711;
+    for (unsigned t = 0; t < NUM_FLOATS; t++) {
+        for (unsigned codec = zipcclCodecTop7; codec <= zipcclCodecTier; codec++) {
+            const size_t n = count * dtype_get(g_floats[t])->bytes;
+            uint8_t *src = guarded(n, 1);
+            fill(src, g_floats[t], count, IN_NARROW, t + 1);
+            struct coded c = encode((zipcclCodec_t)codec, g_floats[t], src, count, 0);
+            const size_t sn = c.sizes.static_bytes, dn = c.sizes.dynamic_bytes;
+            uint8_t *s = guarded(sn, 1), *d = guarded(dn, 1);
+            memcpy(s, c.s, sn);
+            memcpy(d, c.d, dn);
+            for (size_t i = 0; i < 128; i++) { /* every header byte: all are checked, but the window of top7 */
+                s[i] ^= 0x41;
+                const zipcclResult_t r =
+                    codec_decode((zipcclCodec_t)codec, g_floats[t], s, sn, d, dn, src, count, 0);
+                const bool window = codec == zipcclCodecTop7 && i == offsetof(struct zfmt_header, base);
+                assert_int_equal(r, window ? zipcclSuccess : zipcclCorruptData);
+                s[i] ^= 0x41;
+            }
+            for (unsigned k = 0; k < 300; k++) {
+                const bool tables = k % 2 != 0;
+                const size_t at = tables ? 128 + next_random(&rng) % 300 : next_random(&rng) % sn;
+                const uint8_t old = s[at];
+                const size_t at_d = dn ? next_random(&rng) % dn : 0;
+                s[at] = (uint8_t)next_random(&rng);
+                if (dn && k % 3 == 0)
+                    d[at_d] ^= (uint8_t)next_random(&rng);
+                try_hostile((zipcclCodec_t)codec, g_floats[t], s, sn, d, dn, src, count);
+                s[at] = old;
+            }
+            for (unsigned k = 0; k < 60; k++) { /* truncated: the rest is not there at all */
+                const size_t cut = next_random(&rng) % sn;
+                uint8_t *part = guarded(cut, 1);
+                memcpy(part, s, cut);
+                assert_int_equal(codec_decode((zipcclCodec_t)codec, g_floats[t], part, cut, d, dn, src, count, 0),
+                                 zipcclCorruptData);
+                release(part, cut, 1);
+            }
+            release(s, sn, 1);
+            release(d, dn, 1);
+            release(src, n, 1);
+            drop(&c);
+        }
+    }
+}
+
+static void test_bounds(void **state)
+{
+    (void)state;
+    const size_t most = ZFMT_MAX_COUNT;
+    const struct codec_sizes b = codec_bound(zipcclCodecTier, zipcclFloat32, most);
+    assert_true(b.static_bytes > most * 4 && b.static_bytes < most * 4 + most / 32);
+    assert_true(b.static_bytes % 128 == 0 && b.dynamic_bytes % 128 == 0);
+    assert_int_equal(codec_bound(zipcclCodecTier, zipcclFloat32, most + 1).static_bytes, 0);
+    assert_int_equal(codec_bound(zipcclCodecTier, zipcclFloat32, SIZE_MAX).static_bytes, 0);
+    assert_int_equal(codec_bound(zipcclCodecTier, zipcclInt32, 10).static_bytes, 0);
+    assert_int_equal(codec_bound(zipcclCodecRaw, zipcclInt64, 10).static_bytes, 80);
+    assert_int_equal(codec_bound(zipcclCodecAuto, zipcclInt64, 10).static_bytes, 0);
+    struct codec_sizes s;
+    assert_int_equal(codec_encode(zipcclCodecTier, zipcclInt8, &s, 1, &s, &s, 0, &s), zipcclInvalidArgument);
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < zipcclNumTypes; i++) {
+        zipcclDataType_t t;
+        assert_true(dtype_from_name(dtype_get(i)->name, &t) && t == i);
+        assert_true(dtype_from_name(dtype_get(i)->safetensors, &t) && t == i);
+    }
+    zipcclDataType_t t;
+    zipcclCodec_t c;
+    assert_false(dtype_from_name("bf17", &t) || dtype_from_name("", &t) || dtype_from_name(NULL, &t));
+    assert_null(dtype_get(zipcclNumTypes));
+    assert_true(codec_from_name("tier", &c) && c == zipcclCodecTier && codec_from_name("AUTO", &c));
+    assert_false(codec_from_name("zip", &c) || codec_from_name(NULL, &c));
+    assert_null(codec_name((zipcclCodec_t)7));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_inputs), cmocka_unit_test(test_every_pattern), cmocka_unit_test(test_real_tensors),
+        cmocka_unit_test(test_hostile), cmocka_unit_test(test_bounds), cmocka_unit_test(test_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
