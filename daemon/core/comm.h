@@ -181,14 +181,12 @@ struct comm_names {
 void comm_names_add(struct comm_names *n, const char *name);
 const char *comm_names_end(struct comm_names *n);
 
-void comm_ops_ready(struct comm *c);
 void comm_ops_fail(struct comm *c); /* replies to all that wait, at once; ends the operation */
 void comm_ops_left(struct comm *c, uint32_t rank, uint64_t ops);
 void comm_leave_done(struct comm_member *m);
 /* "all-gather #12", or "" where nothing runs. */
 void comm_ops_current(const struct comm *c, char *text, size_t size);
 bool comm_ops_idle(const struct comm *c);
-void comm_join_start(struct comm *c, struct comm_member *m);
 void comm_join_timeout(struct comm *c);
 
 #endif

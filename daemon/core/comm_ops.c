@@ -243,11 +243,6 @@ static void comm_pump(struct comm *c) {
     c->pumping = false;
 }
 
-void comm_ops_ready(struct comm *c) {
-    c->state = COMM_READY;
-    comm_pump(c);
-}
-
 /* What the request needs in each buffer; false: no such amount of bytes. */
 static bool comm_bytes(const struct comm *c, const struct comm_member *m, const struct wire_request *r, uint64_t *send,
                        uint64_t *recv) {

@@ -25,7 +25,6 @@
 #define SESSION_MAX_COMMS    1024u
 #define SESSION_HELLO_NS     10000000000ull /* who connected and says nothing */
 #define SESSION_MAX_JOB_NAME 127u
-#define SESSION_WAKE_FRAMES  256 /* per wake-up: the loop serves others in between */
 
 struct daemon;
 struct stats_job;
