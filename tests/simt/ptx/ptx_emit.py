@@ -51,7 +51,6 @@ class Emitter:
             self.shared_bytes = -(-self.shared_bytes // 128) * 128
         for name in dynamic:
             self.shared[name] = self.shared_bytes
-        w(f"static inline unsigned {'dynamic_shared_'}() {{ return simt::grid.dyn_bytes - {self.shared_bytes}u; }}")
         head = len(self.out)
         functions = [f for f in self.module.functions.values() if f.defined]
         for f in functions:

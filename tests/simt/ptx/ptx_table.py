@@ -33,7 +33,7 @@ SPECIAL = {
     "%lanemask_le": "((2u << simt::cur->lane) - 1)", "%lanemask_gt": "~((2u << simt::cur->lane) - 1)",
     "%lanemask_ge": "~((1u << simt::cur->lane) - 1)", "%clock": "ptx::clock()", "%clock64": "ptx::clock()",
     "%globaltimer": "ptx::clock()", "%smid": "0u", "%nsmid": "1u", "%gridid": "0ull",
-    "%dynamic_smem_size": "ptx::dynamic_shared()", "%total_smem_size": "simt::grid.dyn_bytes",
+    "%total_smem_size": "simt::grid.dyn_bytes",
 }
 for _a in "xyz":
     SPECIAL["%tid." + _a] = "simt::cur->tid." + _a
