@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * THE table: every command of zipcclctl with its options. Help and completion follow from it.
+ */
+#include <stddef.h>
+
+#include "client/ctl/ctl.h"
+
+#define OPTION_JSON                                                                                                    \
+    { "json", NULL, NULL, "JSON for programs, on one object", false }
+#define OPTION_SOCKET                                                                                                  \
+    { "socket", "PATH", NULL, "the daemon's socket; else $ZIPCCL_SOCKET, else the usual one", false }
+#define OPTION_END                                                                                                     \
+    { NULL, NULL, NULL, NULL, false }
+
+static const struct ctl_option status_options[] = {OPTION_SOCKET, OPTION_JSON, OPTION_END};
+
+static const struct ctl_option stats_options[] = {
+    OPTION_SOCKET,
+    {"job", "JOB", NULL, "this job alone", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct ctl_option analyze_options[] = {
+    {"dtype", "TYPE", NULL, "type of raw values: bf16, fp16, fp32, e4m3...; else by extension, else bf16", false},
+    {"link-gbps", "GBIT", "1", "rate of the link between nodes, Gbit/s, for the speed-up", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct ctl_option bench_codec_options[] = {
+    {"size", "SIZE[,SIZE]", "1MiB,64MiB", "bytes of values", false},
+    {"codec", "CODEC", NULL, "tier or top7 alone", false},
+    {"isa", "ISA", NULL, "scalar, avx2 or avx512 alone", false},
+    {"dtype", "TYPE", NULL, "type of raw files, and of the Gaussian values made without files", false},
+    {"min-time", "SECONDS", "1", "time at least spent on each codec, instruction set and size", false},
+    {"no-peers", NULL, NULL, "leave out Huff0, zstd and lz4", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+const struct ctl_command ctl_commands[] = {
+    {"status", NULL, false, "What this node's daemon is doing now.", "Exit code 4 says that a communicator has failed.",
+     status_options, ctl_status},
+    {"stats", NULL, false, "What it has done: operations, bytes, ratios, times.",
+     "One row for each job, operation, type and codec. wait, encode and decode are shares of the operations' time:\n"
+     "from the first to the last local arrival, and worker time (over 100 % where several workers ran).",
+     stats_options, ctl_stats},
+    {"analyze", "FILE...", true, "How well tensors compress: every codec, bit for bit.",
+     "Codes each tensor with every codec in chunks of 4 MiB, decodes it and compares the bits.\n"
+     "Files are raw little-endian values (.bf16 .f16 .f32 .e4m3 .e5m2) or .safetensors.\n\n"
+     "  limit    T / (R + H): T bits a value, R of them sign and mantissa, H the entropy of the exponents of the\n"
+     "           whole tensor. Codecs that follow a tensor block by block can pass it.\n"
+     "  ratio    bytes of values / coded bytes, headers counted.\n"
+     "  speed-up of an all-gather between nodes at --link-gbps, as a pipeline of encode, send and decode with one "
+     "core\n"
+     "           each: (V/L) / (max(V/(ratio*L), V/encode, V/decode) + c/encode + c/decode), where V is the tensor's\n"
+     "           bytes, L the link's bytes a second, c = min(V, 4 MiB); encode and decode as measured here on this\n"
+     "           tensor; the best codec, and 1 where none pays (zipccl then sends raw).",
+     analyze_options, ctl_analyze},
+    {"bench codec", "[FILE...]", false, "Speed of the codec beside memcpy, and beside others' codecs.",
+     "One thread. GB/s are 1e9 bytes of values a second. memcpy and all codecs are measured in the same rounds, one\n"
+     "after the other; medians, and in JSON also the best. The bits are compared in the first and the last round.\n"
+     "Without files the values are Gaussian, sigma 0.02. Over 4 MiB values go chunk by chunk, each chunk to a place\n"
+     "of its own. Peers (BF16 alone) code the exponents, 128 Ki values at a time, and copy sign and mantissa; the\n"
+     "time to take values apart and put them together is theirs.",
+     bench_codec_options, ctl_bench_codec},
+    {NULL, NULL, false, NULL, NULL, NULL, NULL},
+};
