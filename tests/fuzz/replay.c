@@ -12,7 +12,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define MUTATIONS 200
-#define MAX_INPUT (1u << 20)
+#define REPLAY_MAX_INPUT (1u << 20)
 
 static uint64_t rng = 0x9e3779b97f4a7c15u;
 
@@ -46,7 +46,7 @@ static void mutate_and_run(uint8_t *data, size_t size) {
 }
 
 int main(int argc, char **argv) {
-    static uint8_t data[MAX_INPUT];
+    static uint8_t data[REPLAY_MAX_INPUT];
     size_t files = 0;
     if (argc != 2) {
         (void)fprintf(stderr, "usage: %s CORPUS_DIR\n", argv[0]);
