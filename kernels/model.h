@@ -9,7 +9,8 @@
  *  2. M = max e; S = sum of max(e, M - 15) (M - 15 not below 0). The guess is base = min(255, (S + 912) / 512),
  *     that is floor(mean + 228/128). n1 counts the escapes of tier 1 with it.
  *  3. n1 <= min(160, budget * 2 / 3): mode tier, base. (n1 * 3/2 bounds the dynamic bytes, so tier is sure to pay.)
- *  4. z = count of e = 0. n2, n3 count the escapes of tiers 2 and 3 for the base of step 2. Their price in quarter
+ *     Also n1 <= budget * 2 / 3 with z <= 32, where z = count of e = 0.
+ *  4. n2, n3 count the escapes of tiers 2 and 3 for the base of step 2. Their price in quarter
  *     bytes is n1 + n2 + 4 * n3. z <= 32 and price <= 2 * budget: mode tier, base.
  *  5. Q = the exponent of rank (512 - z + 1) / 2 from the top (the median of the nonzero e; 0 where there are none).
  *     h[k] = count of e = Q - 8 + k, 0 <= k < 16, e >= 1. Candidates are the bases Q - 8 + k within 0..255, first

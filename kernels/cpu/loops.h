@@ -223,6 +223,17 @@ INLINE size_t put_same(enum layout_kind kind, const uint8_t *src, struct zfmt_bl
     return sizeof(line);
 }
 
+/* Step 4, first half: the count of e = 0. */
+INLINE unsigned zeros_of(const v64 e[8])
+{
+    const v64 none = v_set1(0);
+    unsigned z = 0;
+#define STEP(i) z += (unsigned)__builtin_popcountll(v_eq(e[i], none));
+    EACH8(STEP)
+#undef STEP
+    return z;
+}
+
 /* Steps 4 and 5 for a block whose tier 1 is coded with base and has n escapes; codes it anew where another is better.
  * Out of line: the common path stays small. Returns the escapes that stay. */
 static __attribute__((noinline)) unsigned settle(enum layout_kind kind, const uint8_t *src, const struct ahead *a,
@@ -246,7 +257,7 @@ INLINE size_t tier_encode_kind(enum layout_kind kind, const uint8_t *src, unsign
                                uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream)
 {
     const size_t step = layout_raw_body(kind), coded = layout_coded_body(kind, 2);
-    const unsigned accept = model_accept(layout_budget(kind, 2));
+    const unsigned accept = model_accept(layout_budget(kind, 2)), sure = layout_budget(kind, 2) * 2 / 3;
     uint8_t *const first = body;
     struct ahead now, next;
     unsigned n = 0;
@@ -266,7 +277,7 @@ INLINE size_t tier_encode_kind(enum layout_kind kind, const uint8_t *src, unsign
         const unsigned base = model_guess(now.sum);
         unsigned met = code_tier(now.e, base, false, body, escapes + n, stream);
         heads[b] = (struct zfmt_block){ZFMT_TIER, (uint8_t)base};
-        if (__builtin_expect(met > accept, 0)) {
+        if (__builtin_expect(met > accept, 0) && !(met <= sure && zeros_of(now.e) <= MODEL_FEW_ZEROS)) {
             const struct ahead copy = now;
             met = settle(kind, src, &copy, base, met, &heads[b], body, escapes + n, stream);
             if (heads[b].mode == ZFMT_RAW) {
