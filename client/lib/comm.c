@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Communicators: how they come, how they go, and what they say about themselves.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/lib/internal.h"
+#include "zipccl.pb-c.h"
+
+static bool valid(zipcclComm_t comm) {
+    return comm && comm->magic == CLIENT_COMM_MAGIC;
+}
+
+zipcclResult_t zipcclGetUniqueId(zipcclUniqueId *id) {
+    struct session *s;
+    struct call call;
+    if (!id)
+        return fail_thread(zipcclInvalidArgument, "zipcclGetUniqueId: id is NULL");
+    (void)pthread_mutex_lock(&client_lock);
+    zipcclResult_t r = session_get(&s);
+    if (r == zipcclSuccess) {
+        memset(&call, 0, sizeof call);
+        r = call_run(s, &call, WIRE_UNIQUE_ID, NULL, NULL, 0, WIRE_UNIQUE_ID_REPLY, CLIENT_CONTROL_MS);
+        if (r == zipcclSuccess)
+            memcpy(id->internal, call.unique_id, sizeof id->internal);
+        else
+            (void)fail_thread(r, "zipcclGetUniqueId: %s", call.text);
+        session_put(s);
+    }
+    (void)pthread_mutex_unlock(&client_lock);
+    return r;
+}
+
+static void comm_link(struct zipcclComm *c) {
+    c->next = c->session->comms;
+    c->session->comms = c;
+}
+
+static void comm_free(struct zipcclComm *c) {
+    for (struct zipcclComm **p = &c->session->comms; *p; p = &(*p)->next) {
+        if (*p == c) {
+            *p = c->next;
+            break;
+        }
+    }
+    for (struct op *op = c->free_ops, *next; op; op = next) {
+        next = op->next;
+        free(op);
+    }
+    session_put(c->session);
+    c->magic = 0;
+    free(c);
+}
+
+zipcclResult_t zipcclCommInitRank(zipcclComm_t *comm, int nranks, zipcclUniqueId id, int rank) {
+    Zipccl__CommInit m = ZIPCCL__COMM_INIT__INIT;
+    struct wire_unique_id u;
+    struct call call;
+    if (!comm)
+        return fail_thread(zipcclInvalidArgument, "zipcclCommInitRank: comm is NULL");
+    *comm = NULL;
+    if (nranks < 1 || rank < 0 || rank >= nranks)
+        return fail_thread(zipcclInvalidArgument, "zipcclCommInitRank: rank %d of nranks %d: need 0 <= rank < nranks",
+                           rank, nranks);
+    memcpy(&u, id.internal, sizeof u);
+    if (u.magic != WIRE_UNIQUE_ID_MAGIC)
+        return fail_thread(zipcclInvalidArgument,
+                           "zipcclCommInitRank: id is none of zipcclGetUniqueId, or was cut on its way to rank %d",
+                           rank);
+    struct zipcclComm *c = calloc(1, sizeof *c);
+    if (!c)
+        return fail_thread(zipcclOutOfMemory, "zipcclCommInitRank: no memory");
+    c->magic = CLIENT_COMM_MAGIC;
+    c->nranks = nranks;
+    c->rank = rank;
+    c->codec = zipcclCodecAuto;
+    c->ops_end = &c->ops;
+    (void)pthread_mutex_lock(&client_lock);
+    zipcclResult_t r = session_get(&c->session);
+    if (r != zipcclSuccess) {
+        free(c);
+        goto out;
+    }
+    comm_link(c);
+    m.unique_id.data = (uint8_t *)id.internal;
+    m.unique_id.len = sizeof id.internal;
+    m.nranks = (uint32_t)nranks;
+    m.rank = (uint32_t)rank;
+    memset(&call, 0, sizeof call);
+    call.comm = c;
+    r = call_run(c->session, &call, WIRE_COMM_INIT, &m.base, NULL, 0, WIRE_COMM_INIT_REPLY, CLIENT_FOREVER);
+    if (r == zipcclSuccess && !c->handle) {
+        r = zipcclInternalError;
+        (void)snprintf(call.text, sizeof call.text, "zipccld gave the communicator no handle");
+    }
+    if (r != zipcclSuccess) {
+        (void)fail_thread(r, "zipcclCommInitRank, rank %d of %d: %s", rank, nranks, call.text);
+        comm_free(c);
+        goto out;
+    }
+    *comm = c;
+out:
+    (void)pthread_mutex_unlock(&client_lock);
+    return r;
+}
+
+static bool ops_ended(void *arg) {
+    const struct zipcclComm *c = arg;
+    for (const struct op *op = c->ops; op; op = op->next)
+        if (op->state == OP_SENT)
+            return false;
+    return true;
+}
+
+/* Ends what nobody else will end; lock held. All operations have ended, but streams may not have looked yet. */
+static void comm_finish_ops(struct zipcclComm *c) {
+    while (c->ops) {
+        if (c->ops->stream) {
+            stream_drain(c->ops->stream);
+        } else if (c->session->forked) { /* of a thread that is not in this process */
+            op_finish(c->ops);
+        } else { /* its caller is about to take it */
+            client_sleepers++;
+            (void)pthread_cond_wait(&client_changed, &client_lock);
+            client_sleepers--;
+        }
+    }
+    while (c->users) {
+        client_sleepers++;
+        (void)pthread_cond_wait(&client_changed, &client_lock);
+        client_sleepers--;
+    }
+}
+
+/* Tells the daemon; bounded, since the application wants to end. */
+static zipcclResult_t comm_leave(struct zipcclComm *c, uint16_t type, char *text) {
+    Zipccl__CommRef m = ZIPCCL__COMM_REF__INIT;
+    struct call call;
+    if (!c->session->conn)
+        return zipcclSuccess; /* nobody to tell */
+    memset(&call, 0, sizeof call);
+    m.comm = c->handle;
+    zipcclResult_t r = call_run(c->session, &call, type, &m.base, NULL, 0, WIRE_OK, CLIENT_LEAVE_MS);
+    if (r != zipcclSuccess)
+        (void)snprintf(text, CLIENT_TEXT_BYTES, "%s", call.text);
+    return r;
+}
+
+zipcclResult_t zipcclCommDestroy(zipcclComm_t comm) {
+    char text[CLIENT_TEXT_BYTES] = "";
+    if (!comm)
+        return zipcclSuccess;
+    if (!valid(comm))
+        return fail_thread(zipcclInvalidArgument, "zipcclCommDestroy: comm is not a communicator, or was freed");
+    (void)pthread_mutex_lock(&client_lock);
+    zipcclResult_t r = session_wait(comm->session, ops_ended, comm, CLIENT_FOREVER);
+    comm_finish_ops(comm);
+    r = comm_leave(comm, WIRE_COMM_DESTROY, text);
+    /* A communicator that had failed is known to have: leaving it is no new failure. */
+    if (comm->failed != zipcclSuccess)
+        r = zipcclSuccess;
+    if (r != zipcclSuccess)
+        (void)fail_thread(r, "zipcclCommDestroy, rank %d of %d: %s", comm->rank, comm->nranks, text);
+    comm_free(comm);
+    (void)pthread_mutex_unlock(&client_lock);
+    return r;
+}
+
+zipcclResult_t zipcclCommAbort(zipcclComm_t comm) {
+    char text[CLIENT_TEXT_BYTES] = "";
+    if (!comm)
+        return zipcclSuccess;
+    if (!valid(comm))
+        return fail_thread(zipcclInvalidArgument, "zipcclCommAbort: comm is not a communicator, or was freed");
+    (void)pthread_mutex_lock(&client_lock);
+    struct session *s = comm->session;
+    if (comm->failed == zipcclSuccess) {
+        comm->failed = zipcclAborted;
+        (void)snprintf(comm->fail_text, sizeof comm->fail_text, "zipcclCommAbort was called");
+    }
+    /* The daemon ends the operations, once it no longer touches their memory, and then answers. */
+    zipcclResult_t r = comm_leave(comm, WIRE_COMM_ABORT, text);
+    if (r != zipcclSuccess)
+        (void)fail_thread(r, "zipcclCommAbort, rank %d of %d: %s", comm->rank, comm->nranks, text);
+    comm_fail(comm, comm->failed, comm->fail_text);
+    session_wake(s);
+    comm_finish_ops(comm);
+    comm_free(comm);
+    (void)pthread_mutex_unlock(&client_lock);
+    return r;
+}
+
+zipcclResult_t zipcclCommGetAsyncError(zipcclComm_t comm, zipcclResult_t *error) {
+    if (!valid(comm))
+        return fail_thread(zipcclInvalidArgument, "zipcclCommGetAsyncError: comm is %s",
+                           comm ? "not a communicator, or was freed" : "NULL");
+    if (!error)
+        return fail_thread(zipcclInvalidArgument, "zipcclCommGetAsyncError: error is NULL");
+    (void)pthread_mutex_lock(&client_lock);
+    if (comm->failed == zipcclSuccess)
+        (void)session_pump(comm->session);
+    *error = comm->failed;
+    (void)pthread_mutex_unlock(&client_lock);
+    return zipcclSuccess;
+}
+
+zipcclResult_t zipcclCommCount(zipcclComm_t comm, int *count) {
+    if (!valid(comm) || !count)
+        return fail_thread(zipcclInvalidArgument, "zipcclCommCount: %s", count ? "comm is not valid" : "count is NULL");
+    *count = comm->nranks;
+    return zipcclSuccess;
+}
+
+zipcclResult_t zipcclCommUserRank(zipcclComm_t comm, int *rank) {
+    if (!valid(comm) || !rank)
+        return fail_thread(zipcclInvalidArgument, "zipcclCommUserRank: %s",
+                           rank ? "comm is not valid" : "rank is NULL");
+    *rank = comm->rank;
+    return zipcclSuccess;
+}
+
+zipcclResult_t zipcclCommSetCodec(zipcclComm_t comm, zipcclCodec_t codec) {
+    if (!valid(comm))
+        return fail_thread(zipcclInvalidArgument, "zipcclCommSetCodec: comm is not valid");
+    if (codec != zipcclCodecAuto && (unsigned)codec >= zipcclNumCodecs)
+        return fail_comm(comm, zipcclInvalidArgument, "zipcclCommSetCodec: codec %d does not exist", (int)codec);
+    (void)pthread_mutex_lock(&client_lock);
+    comm->codec = codec;
+    (void)pthread_mutex_unlock(&client_lock);
+    return zipcclSuccess;
+}
