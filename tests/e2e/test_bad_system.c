@@ -337,7 +337,7 @@ static void case_limits(struct e2e *e) {
     e2e_daemons(e, 1);
     e2e_start(e, &g, "0", limited_rank, NULL);
     e2e_wait(e, &g, 20);
-    e2e_expect(&g, 0, zipcclLimitExceeded, SOON, "max_buffer_bytes|registered", NULL);
+    e2e_expect(&g, 0, zipcclLimitExceeded, SOON, "max_buffer_bytes|1048576", NULL);
     e2e_all_passed(e, &g);
     e2e_alive(e);
 }
