@@ -274,8 +274,7 @@ void prepare(Fiber &f, unsigned index) {
 #endif
     }
     void **s = reinterpret_cast<void **>(f.stack + f.stack_bytes);
-    *--s = nullptr; /* the frame that fiber_main never returns to */
-    *--s = nullptr;
+    *--s = nullptr; /* as the return address that a call would leave: it aligns the stack */
     *--s = reinterpret_cast<void *>(fiber_main);
     for (int i = 0; i < 6; i++)
         *--s = nullptr;

@@ -92,7 +92,7 @@ extern Grid grid;
 void launch(const char *kernel, dim3 grid_dim, dim3 block_dim, size_t dyn_bytes, void (*fn)(void *), void *arg);
 
 template <class F> void launch(const char *kernel, dim3 grid_dim, dim3 block_dim, size_t dyn_bytes, F body) {
-    launch(
+    simt::launch( /* qualified: an unqualified call would look in F's namespace too */
         kernel, grid_dim, block_dim, dyn_bytes, [](void *p) { (*static_cast<F *>(p))(); }, &body);
 }
 
