@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages: round trip, checks, and what a hostile peer may send.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <cmocka.h>
+
+#include "proto/message.h"
+#include "proto/result.h"
+#include "proto/wire.h"
+#include "zipccl.pb-c.h"
+
+static void round_trip(void **state) {
+    (void)state;
+    int fds[2];
+    struct frame f;
+    ProtobufCMessage *m;
+    const char *why;
+    Zipccl__Hello hello = ZIPCCL__HELLO__INIT;
+    Zipccl__Error error = ZIPCCL__ERROR__INIT;
+    char job[] = "job-7", text[5001];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    struct frame_conn *a = frame_conn_new(fds[0], true), *b = frame_conn_new(fds[1], true);
+    hello.version_min = hello.version_max = 1;
+    hello.job = job;
+    assert_int_equal(message_send(a, WIRE_HELLO, 5, &hello.base, NULL, 0), zipcclSuccess);
+    assert_int_equal(frame_conn_wait_frame(b, &f, 1000), zipcclSuccess);
+    assert_int_equal(f.id, 5);
+    assert_int_equal(message_unpack(&f, &m, &why), zipcclSuccess);
+    assert_string_equal(((Zipccl__Hello *)m)->job, "job-7");
+    message_free(m);
+    /* Larger than the buffer on the stack. */
+    memset(text, 'e', 5000);
+    text[5000] = 0;
+    error.result = zipcclTimeout;
+    error.text = text;
+    assert_int_equal(message_send(a, WIRE_ERROR, 6, &error.base, NULL, 0), zipcclSuccess);
+    assert_int_equal(frame_conn_wait_frame(b, &f, 1000), zipcclSuccess);
+    assert_int_equal(message_unpack(&f, &m, &why), zipcclSuccess);
+    assert_string_equal(((Zipccl__Error *)m)->text, text);
+    message_free(m);
+    frame_conn_free(a);
+    frame_conn_free(b);
+}
+
+static zipcclResult_t unpack_bytes(uint16_t type, const uint8_t *bytes, size_t n) {
+    struct frame f = {.type = type, .length = (uint32_t)n, .payload = bytes};
+    ProtobufCMessage *m;
+    const char *why;
+    zipcclResult_t r = message_unpack(&f, &m, &why);
+    if (r != zipcclSuccess)
+        assert_true(*why);
+    message_free(m);
+    return r;
+}
+
+static void hostile(void **state) {
+    (void)state;
+    /* Many empty submessages: two bytes each on the wire, hundreds in memory. */
+    size_t n = 1u << 20;
+    uint8_t *bytes = malloc(n);
+    for (size_t i = 0; i < n; i += 2) {
+        bytes[i] = 11 << 3 | 2; /* Status.comms */
+        bytes[i + 1] = 0;
+    }
+    assert_int_equal(unpack_bytes(WIRE_STATUS_REPLY, bytes, n), zipcclInvalidArgument);
+    assert_int_equal(unpack_bytes(WIRE_STATUS_REPLY, bytes, 100), zipcclSuccess);
+    free(bytes);
+    const uint8_t cut[] = {4 << 3 | 2, 200, 'a'};
+    assert_int_equal(unpack_bytes(WIRE_HELLO, cut, sizeof cut), zipcclInvalidArgument);
+    assert_int_equal(unpack_bytes(WIRE_HELLO, cut, 0), zipcclInvalidArgument); /* no versions */
+    assert_int_equal(unpack_bytes(WIRE_OK, cut, 0), zipcclInvalidArgument);    /* carries none */
+    const uint8_t escape[] = {1 << 3, 1, 2 << 3, 1, 4 << 3 | 2, 1, 0x1b};
+    assert_int_equal(unpack_bytes(WIRE_HELLO, escape, sizeof escape), zipcclInvalidArgument);
+    assert_int_equal(unpack_bytes(WIRE_HELLO, escape, 4), zipcclSuccess);
+    assert_int_equal(unpack_bytes(WIRE_COMM_INIT, escape, 0), zipcclInvalidArgument);
+    assert_int_equal(unpack_bytes(WIRE_BUFFER_REGISTER, escape, 0), zipcclInvalidArgument);
+}
+
+static void names(void **state) {
+    (void)state;
+    assert_string_equal(wire_type_name(WIRE_COMM_INIT), "COMM_INIT");
+    assert_string_equal(wire_type_name(9999), "?");
+    assert_string_equal(result_string(zipcclTimeout), "timed out");
+    assert_string_equal(result_name(zipcclTimeout), "zipcclTimeout");
+    assert_string_equal(result_string((zipcclResult_t)77), "unknown result");
+    assert_int_equal(result_from_wire(0), zipcclInternalError);
+    assert_int_equal(result_from_wire(4000), zipcclInternalError);
+    assert_int_equal(result_from_wire(zipcclAborted), zipcclAborted);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip), cmocka_unit_test(hostile),
+                                       cmocka_unit_test(names)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
