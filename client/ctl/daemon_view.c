@@ -22,11 +22,7 @@ enum ctl_exit daemon_exit(zipcclResult_t result) {
 
 enum ctl_exit daemon_fail(const struct ctl_args *args, const struct admin *admin, zipcclResult_t result) {
     enum ctl_exit rc = ctl_fail(args, daemon_exit(result), "%s", admin_why(admin));
-    if (rc == CTL_DAEMON_DOWN)
-        (void)fprintf(stderr,
-                      "Is zipccld running? Start it (systemctl start zipccld), or name its socket with --socket or "
-                      "$ZIPCCL_SOCKET.\n");
-    else if (rc == CTL_DENIED)
+    if (rc == CTL_DENIED)
         (void)fprintf(stderr, "Join the group that owns the socket (socket_group in zipccld.conf), or ask as root.\n");
     return rc;
 }
