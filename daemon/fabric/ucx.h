@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside the UCX fabric: the functions that the loop calls (ucx.c), the progress thread (ucx_progress.c), the matching of
+ * messages with receives (ucx_match.c), the link clock (ucx_pace.c).
+ *
+ * The progress thread alone touches UCX and the tables. Sends, receives and orders reach it by one queue, finished ones
+ * return by another; each queue has a lock and an eventfd.
+ */
+#ifndef ZIPCCL_DAEMON_FABRIC_UCX_H
+#define ZIPCCL_DAEMON_FABRIC_UCX_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <ucp/api/ucp.h>
+
+#include "daemon/fabric/fabric.h"
+
+#define UCX_AM_MESSAGE   1u
+#define UCX_AM_HELLO     2u /* empty: sets up the connection, so that a peer's death is seen without traffic */
+#define UCX_SMALL_BYTES  ((size_t)16 << 10) /* eager, and may overtake large messages */
+#define UCX_COMM_BUCKETS 256u
+#define UCX_BUCKETS      32u /* of a communicator's posted receives and held messages */
+
+enum ucx_kind { UCX_SEND, UCX_RECV, UCX_CONNECT, UCX_KILL_COMM, UCX_RATE };
+
+/* First in every queued thing: internal[] of sends and receives, struct ucx_order. */
+struct ucx_link {
+    struct ucx_link *next;
+    uint32_t kind;   /* enum ucx_kind */
+    uint32_t result; /* of a finished one */
+};
+
+struct ucx_queue {
+    struct ucx_link *head, **tail;
+};
+
+/* What lies in fabric_send.internal. */
+struct ucx_send {
+    struct ucx_link link;
+    union {
+        uint64_t queued_ns;  /* while it waits for its time */
+        ucp_dt_iov_t iov[2]; /* once UCX has it */
+    };
+};
+_Static_assert(sizeof(struct ucx_send) <= sizeof(((struct fabric_send *)0)->internal), "internal is too small");
+_Static_assert(sizeof(struct ucx_link) <= sizeof(((struct fabric_recv *)0)->internal), "internal is too small");
+
+struct ucx_order {
+    struct ucx_link link;
+    struct fabric_peer *peer;
+    uint64_t value; /* communicator, rate */
+};
+
+/* Two endpoints: a small message does not wait in the socket behind a large one. */
+struct fabric_peer {
+    struct fabric_peer *next;
+    struct fabric *fabric;
+    unsigned refs;                 /* loop thread */
+    atomic_bool failed;            /* set by the progress thread, for good */
+    struct fabric_peer *next_live; /* progress thread: peers with endpoints */
+    ucp_ep_h bulk, small;
+    size_t address_bytes;
+    uint8_t address[];
+};
+
+/* A message that no receive was posted for yet. */
+struct ucx_held {
+    struct ucx_held *next;
+    struct fabric_header header;
+    void *data; /* rendezvous: UCX's descriptor; else a copy after this structure */
+    size_t bytes;
+    bool rendezvous;
+};
+
+struct ucx_comm {
+    struct ucx_comm *next;
+    uint64_t key;
+    bool dead; /* aborted or forgotten: everything is dropped */
+    struct ucx_comm *next_dead;
+    size_t held_bytes;
+    unsigned small_sent, gates; /* see ucx_progress.c */
+    struct ucx_link *posted[UCX_BUCKETS];
+    struct ucx_held *held[UCX_BUCKETS];
+};
+
+/* The link clock. Times in ns. */
+struct ucx_pace {
+    double ns_per_byte;              /* 0: uncapped */
+    uint64_t large_free, small_free; /* when the link is free for the next one */
+    struct ucx_queue large, small;
+};
+
+struct fabric {
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_address_t *address;
+    size_t address_bytes;
+    int ucx_fd, order_fd, done_fd;
+    pthread_t thread;
+    bool started;
+    char describe[96];
+
+    struct fabric_peer *peers; /* loop thread */
+
+    pthread_mutex_t order_lock;
+    struct ucx_queue orders;
+    bool stop;
+    atomic_bool sleeping;
+
+    pthread_mutex_t done_lock;
+    struct ucx_queue done;
+
+    atomic_uint_least64_t sent_bytes, received_bytes;
+
+    /* Progress thread. */
+    struct ucx_queue finished; /* on its way to done */
+    struct ucx_pace pace;
+    struct ucx_comm *comms[UCX_COMM_BUCKETS];
+    struct ucx_comm *first_dead, *last_dead;
+    unsigned ndead;
+    struct fabric_peer *live;
+    bool some_failed;
+};
+
+static inline void ucx_queue_init(struct ucx_queue *q)
+{
+    q->head = NULL;
+    q->tail = &q->head;
+}
+
+static inline void ucx_queue_push(struct ucx_queue *q, struct ucx_link *link)
+{
+    link->next = NULL;
+    *q->tail = link;
+    q->tail = &link->next;
+}
+
+static inline struct ucx_link *ucx_queue_pop(struct ucx_queue *q)
+{
+    struct ucx_link *link = q->head;
+    if (link && !(q->head = link->next))
+        q->tail = &q->head;
+    return link;
+}
+
+static inline struct ucx_send *ucx_send_of(struct fabric_send *send)
+{
+    return (struct ucx_send *)(void *)send->internal;
+}
+
+static inline struct fabric_send *ucx_send_from(struct ucx_link *link)
+{
+    return (struct fabric_send *)(void *)((char *)link - offsetof(struct fabric_send, internal));
+}
+
+static inline struct ucx_link *ucx_recv_link(struct fabric_recv *recv)
+{
+    return (struct ucx_link *)(void *)recv->internal;
+}
+
+static inline struct fabric_recv *ucx_recv_from(struct ucx_link *link)
+{
+    return (struct fabric_recv *)(void *)((char *)link - offsetof(struct fabric_recv, internal));
+}
+
+static inline size_t ucx_send_bytes(const struct fabric_send *send)
+{
+    size_t bytes = 0;
+    for (unsigned i = 0; i < send->niov; i++)
+        bytes += send->iov[i].bytes;
+    return bytes;
+}
+
+/* ucx.c */
+uint64_t ucx_now(void);
+void ucx_wake(int fd);
+
+/* ucx_progress.c */
+void *ucx_progress_main(void *fabric);
+void ucx_finish(struct fabric *f, struct ucx_link *link, zipcclResult_t result);
+
+/* ucx_match.c */
+struct ucx_comm *ucx_comm_find(struct fabric *f, uint64_t key); /* NULL: not known */
+struct ucx_comm *ucx_comm_get(struct fabric *f, uint64_t key);  /* NULL: no memory */
+ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                            const ucp_am_recv_param_t *param);
+void ucx_post(struct fabric *f, struct fabric_recv *recv);
+void ucx_kill_comm(struct fabric *f, uint64_t key);
+void ucx_fail_receives(struct fabric *f, const struct fabric_peer *peer);
+void ucx_drop_all(struct fabric *f);
+
+/* ucx_pace.c */
+void ucx_pace_init(struct ucx_pace *pace, uint64_t bits);
+void ucx_pace_set(struct ucx_pace *pace, uint64_t bits);
+void ucx_pace_add(struct ucx_pace *pace, struct fabric_send *send, uint64_t now);
+/* A send whose time has come; NULL where none has, *due is then when to ask again (UINT64_MAX: nothing waits). */
+struct fabric_send *ucx_pace_take(struct ucx_pace *pace, uint64_t now, uint64_t *due);
+/* Takes out the waiting sends to a peer or, where that is NULL, of a communicator. */
+void ucx_pace_remove(struct ucx_pace *pace, const struct fabric_peer *peer, uint64_t comm, struct ucx_queue *out);
+
+#endif
