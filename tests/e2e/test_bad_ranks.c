@@ -289,6 +289,7 @@ static void dying_rank(struct e2e_rank *r) {
     collect_buffers_new(&b, r, MEMORY_ZIPCCL, bytes);
     uint8_t *recv = b.recv.data + COLLECT_GUARD;
     collect_run(r, comm, &b, &c);
+    e2e_meet(r->shared, r->nranks); /* the first operation is over everywhere */
     if (r->rank == d->victim && d->how == EXITS)
         exit(0);
     if (r->rank == d->victim && d->how == KILLED_WAITING) {
