@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names and texts of results, and names of dtypes, operations and codecs, for people.
+ * Names and texts of results, for people.
  */
 #ifndef ZIPCCL_PROTO_RESULT_H
 #define ZIPCCL_PROTO_RESULT_H
@@ -13,7 +13,5 @@ const char *result_string(zipcclResult_t result);
 const char *result_name(zipcclResult_t result);
 /* A result from the wire: an unknown value, or a success where there can be none, becomes zipcclInternalError. */
 zipcclResult_t result_from_wire(unsigned value);
-/* "all-gather". */
-const char *op_name(unsigned op);
 
 #endif

@@ -45,17 +45,3 @@ const char *result_name(zipcclResult_t result) {
 zipcclResult_t result_from_wire(unsigned value) {
     return value > zipcclSuccess && value < zipcclNumResults ? (zipcclResult_t)value : zipcclInternalError;
 }
-
-/* Weak: the daemon links plan/op.c too, which has the same name for the same table; clients link no plans. */
-__attribute__((weak)) const char *op_name(unsigned op) {
-    switch (op) {
-    case zipcclOpAllGather:
-        return "all-gather";
-    case zipcclOpBroadcast:
-        return "broadcast";
-    case zipcclOpBarrier:
-        return "barrier";
-    default:
-        return "?";
-    }
-}

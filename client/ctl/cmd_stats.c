@@ -9,6 +9,7 @@
 #include "client/ctl/units.h"
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
+#include "proto/op.h"
 #include "proto/result.h"
 
 static const char *op_text(unsigned op) {

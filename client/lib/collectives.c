@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "client/lib/internal.h"
+#include "proto/op.h"
 #include "proto/result.h"
 
 #define PUMP_ABOVE 16u /* outstanding operations after which a call also reads completions */

@@ -18,6 +18,7 @@
 #include "daemon/core/choose.h"
 #include "daemon/core/executor.h"
 #include "daemon/core/list.h"
+#include "daemon/core/log.h"
 #include "peer.pb-c.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
@@ -96,7 +97,7 @@ struct comm {
     enum comm_state state;
     uint64_t join_deadline_ns;
     zipcclResult_t error;
-    char text[512]; /* why it failed */
+    char text[DAEMON_TEXT]; /* why it failed */
 
     struct comm_member **members; /* local ranks; by rank once connecting */
     uint32_t nmembers, present;   /* present: not gone, not left */

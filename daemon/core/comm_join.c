@@ -318,7 +318,7 @@ void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
     struct daemon *d = s->daemon;
     struct wire_unique_id id;
     zipcclResult_t rc = zipcclInternalError;
-    char why[400] = "";
+    char why[DAEMON_TEXT] = "";
     if (s->job == NULL) {
         session_error(s, reply, zipcclInvalidUsage, "this session named no job: it cannot join a communicator");
         return;
@@ -388,7 +388,7 @@ void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
 void comm_peer_join(struct peer_link *link, const Zipccl__Peer__PeerJoin *m) {
     struct daemon *d = link->daemon;
     zipcclResult_t rc = zipcclInternalError;
-    char why[400] = "";
+    char why[DAEMON_TEXT] = "";
     struct join_request r = {
         .link = link, .nranks = m->nranks, .rank = m->rank, .pid = m->pid, .job = m->job, .uid = m->uid, .wire = m};
     struct comm *c = comm_root_get(d, m->key, m->nonce, m->nranks, &rc, why, sizeof why);

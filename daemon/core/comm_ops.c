@@ -16,6 +16,7 @@
 #include "daemon/core/session.h"
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
+#include "proto/op.h"
 #include "proto/result.h"
 
 void comm_ops_current(const struct comm *c, char *text, size_t size) {
@@ -36,9 +37,11 @@ static void comm_complete(struct comm_member *m, const struct comm_pending *p, z
                           uint64_t wire_bytes, zipcclCodec_t codec) {
     struct {
         struct wire_completion head;
-        char text[512];
+        char text[DAEMON_TEXT];
     } reply;
-    size_t n = strnlen(text, sizeof reply.text - 1);
+    size_t n = strlen(text);
+    if (n > sizeof reply.text)
+        n = sizeof reply.text;
     reply.head = (struct wire_completion){
         .comm = m->handle,
         .seq = p->request.seq,
@@ -299,7 +302,7 @@ static zipcclResult_t comm_queue_room(struct comm_member *m) {
 static void __attribute__((format(printf, 4, 5)))
 comm_refuse(struct comm_member *m, const struct comm_pending *p, zipcclResult_t result, const char *format, ...) {
     struct session *s = m->session;
-    char text[400];
+    char text[DAEMON_TEXT];
     va_list ap;
     va_start(ap, format);
     vsnprintf(text, sizeof text, format, ap);

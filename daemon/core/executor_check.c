@@ -9,6 +9,7 @@
 
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
+#include "proto/op.h"
 
 /* "100 bf16 values a rank", "barrier" ... */
 static void describe(char *text, size_t size, unsigned op, unsigned dtype, unsigned codec, uint64_t count, uint32_t root,

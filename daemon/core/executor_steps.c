@@ -8,6 +8,7 @@
 
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
+#include "proto/op.h"
 
 #define HEADER_HAS_HASH 1u
 

@@ -9,6 +9,9 @@
 
 #include <stdbool.h>
 
+/* Bytes of the longest text for people, NUL included. */
+#define DAEMON_TEXT 512
+
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG, LOG_NUM_LEVELS };
 
 /* "error", "warn", "info", "debug". */

@@ -49,7 +49,7 @@ void session_send_message(struct session *s, uint16_t type, uint32_t id, const P
 }
 
 void session_error(struct session *s, uint32_t id, zipcclResult_t result, const char *format, ...) {
-    char text[512];
+    char text[DAEMON_TEXT];
     va_list ap;
     if (s == NULL || s->state == SESSION_DEAD)
         return;

@@ -202,3 +202,13 @@ uint64_t plan_chunk_count(zipcclDataType_t dtype, uint64_t bytes, uint64_t chunk
         want += group;
     return want / group * GROUP_VALUES;
 }
+
+static const char *const g_kinds[PLAN_NUM_KINDS] = {
+    [PLAN_ARRIVE] = "arrive", [PLAN_ENCODE] = "encode", [PLAN_SEND] = "send",
+    [PLAN_RECV] = "receive",  [PLAN_DECODE] = "decode", [PLAN_COPY] = "copy",
+};
+
+const char *plan_kind_name(enum plan_kind kind)
+{
+    return (unsigned)kind < PLAN_NUM_KINDS ? g_kinds[kind] : NULL;
+}

@@ -91,7 +91,5 @@ void plan_free(struct plan *plan);
 uint64_t plan_chunk_count(zipcclDataType_t dtype, uint64_t bytes, uint64_t chunk_bytes);
 
 const char *plan_kind_name(enum plan_kind kind);
-const char *op_name(unsigned op);           /* "all-gather", NULL where unknown */
-bool op_from_name(const char *name, zipcclOp_t *op); /* also "allgather", "all_gather" */
 
 #endif

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "daemon/plan/plan.h"
+#include "proto/op.h"
 #include "kernels/dtype.h"
 #include "simulator.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of operations and of plan steps.
+ * Names of operations.
  */
-#include "daemon/plan/plan.h"
+#include "proto/op.h"
 
-#include <string.h>
+#include <stddef.h>
 #include <strings.h>
 
 static const char *const g_ops[zipcclNumOps] = {
@@ -13,19 +13,9 @@ static const char *const g_ops[zipcclNumOps] = {
     [zipcclOpBarrier] = "barrier",
 };
 
-static const char *const g_kinds[PLAN_NUM_KINDS] = {
-    [PLAN_ARRIVE] = "arrive", [PLAN_ENCODE] = "encode", [PLAN_SEND] = "send",
-    [PLAN_RECV] = "receive",  [PLAN_DECODE] = "decode", [PLAN_COPY] = "copy",
-};
-
-const char *plan_kind_name(enum plan_kind kind)
-{
-    return (unsigned)kind < PLAN_NUM_KINDS ? g_kinds[kind] : NULL;
-}
-
 const char *op_name(unsigned op)
 {
-    return op < zipcclNumOps ? g_ops[op] : NULL;
+    return op < zipcclNumOps ? g_ops[op] : "?";
 }
 
 /* Equal but for case and separators: "all-gather", "all_gather" and "AllGather" are one name. */
