@@ -16,14 +16,14 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__        static
-#define __forceinline__     inline __attribute__((always_inline))
-#define __noinline__        __attribute__((noinline))
-#define __restrict__        __restrict
-#define __align__(n)        __attribute__((aligned(n)))
+#define __constant__    static
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__    __attribute__((noinline))
+#define __restrict__ __restrict
+#define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __shared__          static /* one block runs at a time; not poisoned: prefer SIMT_SHARED */
+#define __shared__ static /* one block runs at a time; not poisoned: prefer SIMT_SHARED */
 
 /* SIMT_SHARED(uint32_t, hist, [256]); a last argument may be empty. */
 #define SIMT_SHARED(type, name, dims)                                                                                  \
@@ -137,7 +137,8 @@ template <class T> inline T __shfl_up_sync(unsigned mask, T v, unsigned d, int w
     unsigned lane = simt::cur->lane, base = lane & ~(static_cast<unsigned>(width) - 1);
     return simt::shuffle(mask, v, lane >= base + d ? lane - d : lane, loc);
 }
-template <class T> inline T __shfl_down_sync(unsigned mask, T v, unsigned d, int width = 32, simt::Loc loc = SIMT_HERE) {
+template <class T>
+inline T __shfl_down_sync(unsigned mask, T v, unsigned d, int width = 32, simt::Loc loc = SIMT_HERE) {
     unsigned lane = simt::cur->lane, last = lane | (static_cast<unsigned>(width) - 1);
     return simt::shuffle(mask, v, lane + d <= last ? lane + d : lane, loc);
 }
@@ -184,7 +185,8 @@ template <class T, class F> inline T atomic_update(T *p, F next, Loc loc) {
 } // namespace simt
 #define SIMT_ATOMIC(name, expr)                                                                                        \
     template <class T> inline T name(T *p, T v, simt::Loc loc = SIMT_HERE) {                                           \
-        return simt::atomic_update(p, [v](T old) { return static_cast<T>(expr); }, loc);                               \
+        return simt::atomic_update(                                                                                    \
+            p, [v](T old) { return static_cast<T>(expr); }, loc);                                                      \
     }
 SIMT_ATOMIC(atomicAdd, old + v)
 SIMT_ATOMIC(atomicSub, old - v)
@@ -198,7 +200,8 @@ SIMT_ATOMIC(atomicInc, old >= v ? T{0} : old + T{1})
 SIMT_ATOMIC(atomicDec, old == 0 || old > v ? v : old - T{1})
 #undef SIMT_ATOMIC
 template <class T> inline T atomicCAS(T *p, T expected, T v, simt::Loc loc = SIMT_HERE) {
-    return simt::atomic_update(p, [&](T old) { return old == expected ? v : old; }, loc);
+    return simt::atomic_update(
+        p, [&](T old) { return old == expected ? v : old; }, loc);
 }
 
 /* ---- global memory: checked for alignment, seen by the trace ---- */

@@ -75,7 +75,8 @@ template <class T, class F> inline uint32_t simd(uint32_t a, uint32_t b, F f) {
     uint32_t r = 0;
     using U = std::make_unsigned_t<T>;
     for (unsigned i = 0; i < 32; i += 8 * sizeof(T))
-        r |= uint32_t{static_cast<U>(f(static_cast<int>(static_cast<T>(a >> i)), static_cast<int>(static_cast<T>(b >> i))))}
+        r |= uint32_t{static_cast<U>(
+                 f(static_cast<int>(static_cast<T>(a >> i)), static_cast<int>(static_cast<T>(b >> i))))}
              << i;
     return r;
 }
@@ -83,7 +84,8 @@ template <class T, class F> inline uint32_t simd(uint32_t a, uint32_t b, F f) {
 template <class T, class F> inline uint32_t simd_sum(uint32_t a, uint32_t b, F f) {
     uint32_t r = 0;
     for (unsigned i = 0; i < 32; i += 8 * sizeof(T))
-        r += static_cast<uint32_t>(f(static_cast<int>(static_cast<T>(a >> i)), static_cast<int>(static_cast<T>(b >> i))));
+        r += static_cast<uint32_t>(
+            f(static_cast<int>(static_cast<T>(a >> i)), static_cast<int>(static_cast<T>(b >> i))));
     return r;
 }
 
@@ -129,7 +131,8 @@ inline unsigned __brev(unsigned x) {
     return r;
 }
 inline unsigned long long __brevll(unsigned long long x) {
-    return static_cast<unsigned long long>(__brev(static_cast<unsigned>(x))) << 32 | __brev(static_cast<unsigned>(x >> 32));
+    return static_cast<unsigned long long>(__brev(static_cast<unsigned>(x))) << 32 |
+           __brev(static_cast<unsigned>(x >> 32));
 }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s) {
     return simt::prmt(a, b, s);

@@ -284,9 +284,10 @@ void prepare(Fiber &f, unsigned index) {
 /* ---- reports ---- */
 
 const char *name_of(Warp op) {
-    static const char *const names[] = {"nothing",   "syncwarp",  "ballot", "any",       "all",       "uni",
-                                        "shfl",      "match_any", "match_all", "elect",  "reduce_add", "reduce_min",
-                                        "reduce_max", "reduce_min", "reduce_max", "reduce_and", "reduce_or", "reduce_xor"};
+    static const char *const names[] = {"nothing",    "syncwarp",   "ballot",     "any",        "all",
+                                        "uni",        "shfl",       "match_any",  "match_all",  "elect",
+                                        "reduce_add", "reduce_min", "reduce_max", "reduce_min", "reduce_max",
+                                        "reduce_and", "reduce_or",  "reduce_xor"};
     return names[static_cast<unsigned>(op)];
 }
 
@@ -467,8 +468,8 @@ uint64_t collective(Warp op, uint32_t mask, uint64_t value, unsigned src, Loc lo
         if (g.state == State::done)
             die(loc, "missing lane: %s with mask 0x%08x, but lane %u has ended", name_of(op), mask, l);
         if (g.state == State::in_barrier)
-            die(loc, "missing lane: %s with mask 0x%08x, but lane %u waits at barrier %u at %s:%d", name_of(op), mask, l,
-                g.barrier, g.loc.file, g.loc.line);
+            die(loc, "missing lane: %s with mask 0x%08x, but lane %u waits at barrier %u at %s:%d", name_of(op), mask,
+                l, g.barrier, g.loc.file, g.loc.line);
         if (g.state != State::in_warp)
             continue;
         if (g.op == op && g.mask == mask)
@@ -736,6 +737,10 @@ void launch(const char *kernel, dim3 grid_dim, dim3 block_dim, size_t dyn_bytes,
     for (Fiber &f : rt.fibers)
         f.state = State::done;
     rt.order.resize(rt.fibers.n);
+    if (!rt.vars.room) { /* room enough: sanitizers would see it grow */
+        rt.vars.resize(1024);
+        rt.vars.n = 0;
+    }
     rt.fn = fn;
     rt.arg = arg;
     rt.rng = config.seed * 0x9E3779B97F4A7C15ull | 1;

@@ -42,16 +42,17 @@ struct Loc {
     const char *file;
     int line;
 };
-#define SIMT_HERE                                                                                                      \
-    simt::Loc {                                                                                                        \
-        __builtin_FILE(), __builtin_LINE()                                                                             \
-    }
+/* As std::source_location::current(): in a default argument it gives the place of the call. */
+constexpr Loc here(const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return Loc{file, line};
+}
+#define SIMT_HERE simt::here()
 
 constexpr unsigned kWarp = 32;
 constexpr unsigned kMaxThreads = 1024;
 constexpr unsigned kBarriers = 16;
-constexpr unsigned char kPoison = 0xA5;      /* shared memory nobody wrote */
-constexpr unsigned char kCopyPoison = 0xCD;  /* destination of an async copy not waited for */
+constexpr unsigned char kPoison = 0xA5;       /* shared memory nobody wrote */
+constexpr unsigned char kCopyPoison = 0xCD;   /* destination of an async copy not waited for */
 constexpr unsigned kStaticShared = 48u << 10; /* bytes of static shared memory a kernel may have */
 
 enum class Order { forward, reverse, random };
@@ -92,8 +93,8 @@ extern Grid grid;
 void launch(const char *kernel, dim3 grid_dim, dim3 block_dim, size_t dyn_bytes, void (*fn)(void *), void *arg);
 
 template <class F> void launch(const char *kernel, dim3 grid_dim, dim3 block_dim, size_t dyn_bytes, F body) {
-    simt::launch( /* qualified: an unqualified call would look in F's namespace too */
-        kernel, grid_dim, block_dim, dyn_bytes, [](void *p) { (*static_cast<F *>(p))(); }, &body);
+    simt::launch(/* qualified: an unqualified call would look in F's namespace too */
+                 kernel, grid_dim, block_dim, dyn_bytes, [](void *p) { (*static_cast<F *>(p))(); }, &body);
 }
 
 /* Stops the program: message, kernel, block, thread, place, and what every thread of the block waits for. */
@@ -120,7 +121,8 @@ enum class Warp : uint8_t {
     or_,
     xor_
 };
-/* value: the lane's input. src: the lane read by shfl. Returns the lane's result; for match_all bit 63 is the predicate. */
+/* value: the lane's input. src: the lane read by shfl. Returns the lane's result; for match_all bit 63 is the
+ * predicate. */
 uint64_t collective(Warp op, uint32_t mask, uint64_t value, unsigned src, Loc loc);
 uint32_t live_mask();
 void yield(Loc loc);

@@ -74,6 +74,9 @@ void trace_reset() {
 }
 
 void access_slow(const void *p, unsigned bytes, bool write, Loc loc) {
+#ifdef SIMT_TSAN
+    return; /* the thread sanitizer would see the trace's own allocations */
+#endif
     uintptr_t at = reinterpret_cast<uintptr_t>(p);
     Trace &t = trace();
     Buffer *b = find(at, bytes);
@@ -136,15 +139,15 @@ void trace_report(FILE *out) {
     for (const Buffer &b : trace().buffers)
         fprintf(out, "%-24s %12llu %12llu\n", b.name.c_str(), static_cast<unsigned long long>(b.traffic.read),
                 static_cast<unsigned long long>(b.traffic.written));
-    fprintf(out, "%-40s %5s %4s %8s %10s %10s %12s %6s\n", "place", "", "size", "warps", "moved", "touched", "uncoalesced",
-            "full");
+    fprintf(out, "%-40s %5s %4s %8s %10s %10s %12s %6s\n", "place", "", "size", "warps", "moved", "touched",
+            "uncoalesced", "full");
     for (const auto &entry : trace().accesses) {
         const Access &a = entry.second;
         std::string place = std::string(a.loc.file) + ":" + std::to_string(a.loc.line);
         if (place.size() > 40)
             place = place.substr(place.size() - 40);
-        fprintf(out, "%-40s %5s %4u %8llu %10llu %10llu %12llu %6llu\n", place.c_str(), a.write ? "write" : "read", a.size,
-                static_cast<unsigned long long>(a.warps), static_cast<unsigned long long>(a.moved),
+        fprintf(out, "%-40s %5s %4u %8llu %10llu %10llu %12llu %6llu\n", place.c_str(), a.write ? "write" : "read",
+                a.size, static_cast<unsigned long long>(a.warps), static_cast<unsigned long long>(a.moved),
                 static_cast<unsigned long long>(a.touched), static_cast<unsigned long long>(a.partial),
                 static_cast<unsigned long long>(a.full));
     }

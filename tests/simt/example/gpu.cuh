@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 #ifdef __CUDACC__
-#    define GPU_FN                             __device__ __forceinline__
-#    define GPU_SHARED(type, name, dims)       __shared__ __align__(16) type name dims
-#    define GPU_DYN_SHARED(type, name)         extern __shared__ __align__(128) type name[]
+#    define GPU_FN                       __device__ __forceinline__
+#    define GPU_SHARED(type, name, dims) __shared__ __align__(16) type name dims
+#    define GPU_DYN_SHARED(type, name)   extern __shared__ __align__(128) type name[]
 GPU_FN uint4 gpu_ld16(const uint4 *p) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -33,9 +33,9 @@ template <int N> GPU_FN void gpu_cp_wait() {
 }
 #else
 #    include "simt.h"
-#    define GPU_FN                             inline
-#    define GPU_SHARED(type, name, dims)       SIMT_SHARED(type, name, dims)
-#    define GPU_DYN_SHARED(type, name)         SIMT_DYN_SHARED(type, name)
+#    define GPU_FN                       inline
+#    define GPU_SHARED(type, name, dims) SIMT_SHARED(type, name, dims)
+#    define GPU_DYN_SHARED(type, name)   SIMT_DYN_SHARED(type, name)
 GPU_FN uint4 gpu_ld16(const uint4 *p, simt::Loc loc = SIMT_HERE) {
     return simt::load(p, loc);
 }

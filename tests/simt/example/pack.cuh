@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A toy packer with what a codec kernel has: double-buffered async copies, bit planes, a block scan, compaction. A block
- * takes TILES tiles of 4,096 bytes: the low bit of each byte goes to a plane, bytes above 250 to the escapes.
+ * A toy packer with what a codec kernel has: double-buffered async copies, bit planes, a block scan, compaction. A
+ * block takes TILES tiles of 4,096 bytes: the low bit of each byte goes to a plane, bytes above 250 to the escapes.
  * FAULT plants one error: the tests of the tests.
  */
 #ifndef ZIPCCL_TESTS_SIMT_EXAMPLE_PACK_CUH
@@ -12,8 +12,7 @@
 enum { PACK_THREADS = 256, PACK_TILES = 3, PACK_TILE = 4096 };
 enum { OK, NO_SYNC, BAD_INDEX, BAD_MASK, NO_WAIT, DIVERGENT, MISALIGNED, UNINIT };
 
-template <int FAULT>
-GPU_FN void pack_body(const uint4 *in, uint4 *planes, uint8_t *escapes, uint32_t *counts) {
+template <int FAULT> GPU_FN void pack_body(const uint4 *in, uint4 *planes, uint8_t *escapes, uint32_t *counts) {
     GPU_SHARED(uint4, tile, [2][PACK_THREADS]);
     GPU_SHARED(uint16_t, bits, [PACK_THREADS]);
     GPU_SHARED(uint32_t, sums, [PACK_THREADS / 32]);
@@ -63,8 +62,8 @@ GPU_FN void pack_body(const uint4 *in, uint4 *planes, uint8_t *escapes, uint32_t
         if (warp == 0) {
             const char *from = reinterpret_cast<const char *>(bits) + (FAULT == MISALIGNED ? 4 : 0);
             if (FAULT == MISALIGNED)
-                gpu_st16(planes + out * 32 + lane, gpu_ld16(reinterpret_cast<const uint4 *>(
-                                                       reinterpret_cast<const char *>(src) + 4)));
+                gpu_st16(planes + out * 32 + lane,
+                         gpu_ld16(reinterpret_cast<const uint4 *>(reinterpret_cast<const char *>(src) + 4)));
             else
                 gpu_st16(planes + out * 32 + lane, reinterpret_cast<const uint4 *>(from)[lane]);
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PTX's arithmetic as C++ functions: op_<opcode><types, flags>(operands), called by translated code alone. Registers are
- * unsigned integers that hold bits; in<T> and put<R> go between them and values. Results that are NaN are PTX's own
+ * PTX's arithmetic as C++ functions: op_<opcode><types, flags>(operands), called by translated code alone. Registers
+ * are unsigned integers that hold bits; in<T> and put<R> go between them and values. Results that are NaN are PTX's own
  * 0x7fffffff.
  */
 #ifndef ZIPCCL_TESTS_SIMT_PTX_OPS_H
@@ -53,9 +53,7 @@ struct f16 {
 struct bf16 {
     uint16_t bits;
 };
-template <class E> struct pair_of {
-    E lo, hi;
-};
+template <class E> struct pair_of { E lo, hi; };
 using u16x2 = pair_of<uint16_t>;
 using s16x2 = pair_of<int16_t>;
 using f16x2 = pair_of<f16>;
@@ -68,7 +66,8 @@ template <class T> struct is_pair_t : std::false_type {};
 template <class E> struct is_pair_t<pair_of<E>> : std::true_type {};
 template <class T> constexpr bool is_pair = is_pair_t<T>::value;
 template <unsigned N>
-using word = std::conditional_t<N == 1, uint8_t, std::conditional_t<N == 2, uint16_t, std::conditional_t<N == 4, uint32_t, uint64_t>>>;
+using word = std::conditional_t<N == 1, uint8_t,
+                                std::conditional_t<N == 2, uint16_t, std::conditional_t<N == 4, uint32_t, uint64_t>>>;
 
 /* A register's (or an immediate's) bits as a value: the low bits count. */
 template <class T, class R> inline T in(R r) {
@@ -212,7 +211,8 @@ template <class T, unsigned F, class M> inline M op_mad(T a, T b, M c) {
     return arith<F & m_sat, Arith::add>(static_cast<M>(op_mul<T, F & ~m_sat>(a, b)), c);
 }
 template <class T, unsigned F> inline T op_mul24(T a, T b) {
-    int64_t x = static_cast<T>(static_cast<uint32_t>(a) << 8) >> 8, y = static_cast<T>(static_cast<uint32_t>(b) << 8) >> 8;
+    int64_t x = static_cast<T>(static_cast<uint32_t>(a) << 8) >> 8,
+            y = static_cast<T>(static_cast<uint32_t>(b) << 8) >> 8;
     return static_cast<T>(F & m_hi ? (x * y) >> 16 : x * y);
 }
 template <class T, unsigned F> inline T op_fma(T a, T b, T c) {
@@ -505,7 +505,11 @@ template <class D> inline D set_value(bool v) {
 
 /* ---- conversions ---- */
 template <unsigned F, class T> inline T integral(T v) {
-    return F & m_rni ? std::nearbyint(v) : F & m_rzi ? std::trunc(v) : F & m_rmi ? std::floor(v) : F & m_rpi ? std::ceil(v) : v;
+    return F & m_rni   ? std::nearbyint(v)
+           : F & m_rzi ? std::trunc(v)
+           : F & m_rmi ? std::floor(v)
+           : F & m_rpi ? std::ceil(v)
+                       : v;
 }
 /* A double of more digits than float, rounded to float in the mode of F. */
 template <unsigned F, class S> inline float round_float(S v) {

@@ -172,7 +172,8 @@ template <class T, Atom O> inline T atom(unsigned char *at, T a, T b = T()) {
 inline void copy_now(void *dst, const void *src, unsigned bytes, unsigned src_bytes) {
     memcpy(dst, src, src_bytes);
     memset(static_cast<char *>(dst) + src_bytes, 0, bytes - src_bytes);
-    simt::shared_mark(static_cast<uint32_t>(static_cast<unsigned char *>(dst) - simt::grid.dyn), bytes, simt::Cell::written);
+    simt::shared_mark(static_cast<uint32_t>(static_cast<unsigned char *>(dst) - simt::grid.dyn), bytes,
+                      simt::Cell::written);
 }
 inline void cp_async(uint32_t dst, uint64_t src, unsigned bytes, unsigned src_bytes, simt::Loc loc) {
     unsigned char *d = shared(dst, bytes, true, loc);
@@ -185,7 +186,8 @@ inline void cp_async(uint32_t dst, uint64_t src, unsigned bytes, unsigned src_by
 enum class Shfl { up, down, bfly, idx };
 /* c holds the clamp in bits 0-4 and the segment mask in bits 8-12. */
 template <Shfl M> inline uint32_t shfl(uint32_t v, uint32_t b, uint32_t c, uint32_t mask, bool &inside, simt::Loc loc) {
-    int lane = static_cast<int>(simt::cur->lane), clamp = static_cast<int>(c & 31), segment = static_cast<int>(c >> 8 & 31);
+    int lane = static_cast<int>(simt::cur->lane), clamp = static_cast<int>(c & 31),
+        segment = static_cast<int>(c >> 8 & 31);
     int max = (lane & segment) | (clamp & ~segment & 31), min = lane & segment, off = static_cast<int>(b & 31);
     int src = M == Shfl::up     ? lane - off
               : M == Shfl::down ? lane + off
