@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -100,6 +101,21 @@ static zipcclResult_t no_memory(const char *what, size_t bytes, int err) {
     return fail_thread(zipcclSystemError, "%s of %zu bytes of shared memory: %s", what, bytes, strerror(err));
 }
 
+/* What the kernel could give now, in bytes; SIZE_MAX where it does not say. Shared memory has no limit of its own, so
+ * asking for more than this would not fail but bring the out-of-memory killer. */
+static size_t available_memory(void) {
+    char line[128];
+    unsigned long long kib = 0;
+    bool found = false;
+    FILE *f = fopen("/proc/meminfo", "re");
+    if (!f)
+        return SIZE_MAX;
+    while (!found && fgets(line, sizeof line, f))
+        found = sscanf(line, "MemAvailable: %llu kB", &kib) == 1;
+    (void)fclose(f);
+    return found && kib < SIZE_MAX / 1024 ? (size_t)kib * 1024 : SIZE_MAX;
+}
+
 zipcclResult_t region_new(size_t bytes, struct region **region) {
     struct region *r = calloc(1, sizeof *r);
     zipcclResult_t result = zipcclOutOfMemory;
@@ -109,6 +125,13 @@ zipcclResult_t region_new(size_t bytes, struct region **region) {
     r->fd = -1;
     if (bytes > (size_t)INT64_MAX - PAGE_BYTES) {
         result = fail_thread(zipcclOutOfMemory, "no room for %zu bytes of shared memory", bytes);
+        goto fail;
+    }
+    size_t available = available_memory();
+    if (bytes > available) {
+        result =
+            fail_thread(zipcclOutOfMemory, "no room for %zu bytes of shared memory: %zu are available on this node",
+                        bytes, available);
         goto fail;
     }
     r->bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
@@ -193,8 +216,8 @@ zipcclResult_t region_bind(struct region *region, struct session *s, struct bind
     }
     if (s->info.max_buffer_bytes && region->bytes > s->info.max_buffer_bytes)
         return fail_thread(zipcclLimitExceeded,
-                           "a buffer of %zu bytes is larger than the %llu that this node's zipccld allows: see "
-                           "zipccld.conf",
+                           "a buffer of %zu bytes is larger than the %llu that this node's zipccld allows "
+                           "(max_buffer_bytes in zipccld.conf)",
                            region->bytes, (unsigned long long)s->info.max_buffer_bytes);
     struct binding *b = calloc(1, sizeof *b);
     if (!b)

@@ -344,9 +344,11 @@ void comm_request(struct session *s, const struct frame *f) {
         comm_refuse(m, &p, rc, "rank %u: %s", m->rank, text);
         return;
     }
-    /* While draining, a rank may still join the operation that runs. */
+    /* While draining, a rank may still join the operation that runs. Else the communicator is over, for all of its
+     * ranks: they must hear the cause, not that this one left. */
     if (s->daemon->draining && !(c->op_active && r.seq == c->seq)) {
-        comm_refuse(m, &p, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", s->daemon->config.node_name);
+        comm_fail(c, NULL, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", s->daemon->config.node_name);
+        comm_complete(m, &p, c->error, c->text, 0, zipcclCodecRaw);
         return;
     }
     if (!comm_bytes(c, m, &r, &send_bytes, &recv_bytes)) {

@@ -5,6 +5,10 @@
  * Large: a chain of nodes in order from the root's; every link carries every chunk once, so the time is that of one
  * transfer and a few chunks. Small: a binomial tree of one message, least latency.
  * A slot is free when its chunk is decoded and passed on. The last of the chain waits for nobody, so the others end.
+ *
+ * Every child first tells its parent that it is there, by an empty message with the tag of the first chunk. It costs no
+ * time where the ranks agree (a parent does not wait for it before it sends); where they name different roots, two
+ * nodes that both would send, or both receive, meet in that tag and see it.
  */
 #include "daemon/plan/builder.h"
 
@@ -22,16 +26,14 @@ struct cast {
     uint32_t *slot_send, *slot_decode; /* per slot: the last steps that read it */
 };
 
-static uint32_t node_at(const struct cast *c, uint32_t place)
-{
+static uint32_t node_at(const struct cast *c, uint32_t place) {
     return (c->root_node + place) % c->b->nnodes;
 }
 
-/* Sends the chunk in src on to the next nodes; the last send, for the slot's release. */
-static void add_sends(struct cast *c, struct plan_step step, uint32_t ready, uint32_t slot)
-{
-    struct builder *b = c->b;
-    uint32_t children[32], n = 0;
+/* The places that this node sends to, in order; at most 31. */
+static uint32_t children_of(const struct cast *c, uint32_t children[32]) {
+    const struct builder *b = c->b;
+    uint32_t n = 0;
     if (!c->tree) {
         if (c->place + 1 < b->nnodes)
             children[n++] = c->place + 1;
@@ -44,6 +46,34 @@ static void add_sends(struct cast *c, struct plan_step step, uint32_t ready, uin
                 children[n++] = c->place + bit;
         }
     }
+    return n;
+}
+
+static uint32_t parent_of(const struct cast *c) {
+    return c->tree ? c->place & (c->place - 1) : c->place - 1;
+}
+
+/* The empty messages from child to parent. */
+static void add_hellos(struct cast *c) {
+    struct builder *b = c->b;
+    uint32_t children[32], n = children_of(c, children);
+    struct plan_step step = {.codec = zipcclCodecRaw, .rank = b->args->root};
+    for (uint32_t i = 0; i < n; i++) {
+        step.kind = PLAN_RECV;
+        step.peer = node_at(c, children[i]);
+        builder_edge(b, 0, builder_step(b, &step));
+    }
+    if (c->place > 0) {
+        step.kind = PLAN_SEND;
+        step.peer = node_at(c, parent_of(c));
+        builder_edge(b, 0, builder_step(b, &step));
+    }
+}
+
+/* Sends the chunk in src on to the next nodes; the last send, for the slot's release. */
+static void add_sends(struct cast *c, struct plan_step step, uint32_t ready, uint32_t slot) {
+    struct builder *b = c->b;
+    uint32_t children[32], n = children_of(c, children);
     step.kind = PLAN_SEND;
     step.dst = (struct plan_ref){0};
     /* One chunk in a tree; in a chain one child: so one entry is enough. Raw: bounds what is under way. */
@@ -57,8 +87,8 @@ static void add_sends(struct cast *c, struct plan_step step, uint32_t ready, uin
     }
 }
 
-static void add_copies(struct cast *c, const struct plan_step *like, uint32_t have, struct plan_ref src, uint64_t offset)
-{
+static void add_copies(struct cast *c, const struct plan_step *like, uint32_t have, struct plan_ref src,
+                       uint64_t offset) {
     struct builder *b = c->b;
     for (uint32_t i = 0; i < b->nlocal; i++) {
         if (src.space == PLAN_RECVBUF && i == src.index)
@@ -76,8 +106,7 @@ static void add_copies(struct cast *c, const struct plan_step *like, uint32_t ha
     }
 }
 
-static void add_root_chunk(struct cast *c, struct plan_step step, uint32_t slot, uint64_t offset)
-{
+static void add_root_chunk(struct cast *c, struct plan_step step, uint32_t slot, uint64_t offset) {
     struct builder *b = c->b;
     struct plan_ref values = {PLAN_SENDBUF, c->root_local, offset};
     uint32_t ready = c->root_local; /* its arrival */
@@ -98,14 +127,12 @@ static void add_root_chunk(struct cast *c, struct plan_step step, uint32_t slot,
     add_copies(c, &step, c->root_local, values, offset);
 }
 
-static void add_other_chunk(struct cast *c, struct plan_step step, uint32_t slot, uint64_t offset)
-{
+static void add_other_chunk(struct cast *c, struct plan_step step, uint32_t slot, uint64_t offset) {
     struct builder *b = c->b;
     uint32_t local = (uint32_t)(step.tag % b->nlocal);
-    uint32_t parent = c->tree ? c->place & (c->place - 1) : c->place - 1;
     struct plan_ref values = {PLAN_RECVBUF, local, offset}, coded = {PLAN_SLOT, slot, 0};
     step.kind = PLAN_RECV;
-    step.peer = node_at(c, parent);
+    step.peer = node_at(c, parent_of(c));
     step.local = (uint16_t)local;
     step.dst = c->coded ? coded : values;
     uint32_t received = builder_step(b, &step), have = received;
@@ -128,8 +155,7 @@ static void add_other_chunk(struct cast *c, struct plan_step step, uint32_t slot
     add_copies(c, &step, have, values, offset);
 }
 
-void plan_broadcast(struct builder *b)
-{
+void plan_broadcast(struct builder *b) {
     const struct plan_args *a = b->args;
     struct cast c = {.b = b, .coded = a->codec != zipcclCodecRaw};
     uint64_t total = a->count * b->value_bytes;
@@ -155,12 +181,12 @@ void plan_broadcast(struct builder *b)
     }
     c.slot_send = builder_array(b, c.slots);
     c.slot_decode = builder_array(b, c.slots);
+    if (b->nnodes > 1)
+        add_hellos(&c);
     for (uint64_t i = 0; i < c.nchunks && !b->error; i++) {
         uint64_t start = i * c.chunk, left = a->count - start;
-        struct plan_step step = {.codec = (uint8_t)a->codec,
-                                 .tag = (uint32_t)i,
-                                 .rank = a->root,
-                                 .count = left < c.chunk ? left : c.chunk};
+        struct plan_step step = {
+            .codec = (uint8_t)a->codec, .tag = (uint32_t)i, .rank = a->root, .count = left < c.chunk ? left : c.chunk};
         uint32_t slot = (uint32_t)(i % c.slots);
         if (c.place == 0)
             add_root_chunk(&c, step, slot, start * b->value_bytes);

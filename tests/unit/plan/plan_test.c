@@ -213,7 +213,7 @@ static void test_names(void **state)
     assert_false(op_from_name("barrierx", &op));
     assert_false(op_from_name(NULL, &op));
     assert_string_equal(op_name(zipcclOpAllGather), "all-gather");
-    assert_null(op_name(77));
+    assert_string_equal(op_name(77), "?");
     assert_string_equal(plan_kind_name(PLAN_DECODE), "decode");
     assert_null(plan_kind_name((enum plan_kind)50));
 }
