@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * CUDA's integer intrinsics in portable C++, by the names that CUDA gives them: bits, bytes, multiplies, casts and
- * SIMD within a word. Semantics are those of the CUDA Math API; test/intrin compares them with what nvcc emits.
+ * SIMD within a word. Semantics are those of the CUDA Math API.
  */
 #ifndef ZIPCCL_TESTS_SIMT_INTRIN_H
 #define ZIPCCL_TESTS_SIMT_INTRIN_H
