@@ -58,7 +58,7 @@ class Emitter:
                 w(f"static void f_{ident(f.name)}(unsigned char *const *rets, unsigned char *const *params);")
         for f in functions:
             self.body(f)
-        self.out.insert(head, "\n".join(f"static const char file{i}_[] = {cstring(n)};" for i, n in enumerate(self.files)))
+        self.out.insert(head, "\n".join(f"[[maybe_unused]] static const char file{i}_[] = {cstring(n)};" for i, n in enumerate(self.files)))
         self.registry([f for f in functions if f.entry])
         return "\n".join(self.out) + "\n"
 
