@@ -225,7 +225,7 @@ static struct exec_op *get_op(struct exec_comm *comm, struct exec_entry *entry)
 zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *args, struct exec_op **out)
 {
     struct exec_args a = *args;
-    struct exec_entry *entry;
+    struct exec_entry *entry = NULL;
     *out = NULL;
     if (a.op != zipcclOpBroadcast)
         a.root = 0;
