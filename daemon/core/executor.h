@@ -33,7 +33,8 @@ struct executor_config {
 };
 
 ZIPCCL_MUST_CHECK zipcclResult_t executor_new(const struct executor_config *config, struct executor **executor);
-void executor_free(struct executor *executor); /* no exec_comm may be left */
+/* No exec_comm may be left. After the fabric is closed and before the device is: a probe may still own memory. */
+void executor_free(struct executor *executor);
 
 /* One communicator on this node. peers[i] is node i's endpoint (own index: NULL); topology is copied. Caches plans. */
 ZIPCCL_MUST_CHECK zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t node,
