@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The choice of a codec by a serial model: coded = latency + coded bytes on the link + encode + decode + a cost per chunk,
- * nothing overlapped, with ratios that ordinary tensors reach. Real pipelines overlap, so the model errs towards raw.
+ * The choice of a codec by a serial model: coded = latency + coded bytes on the link + encode + decode + a cost per
+ * chunk, nothing overlapped, with ratios that ordinary tensors reach. Real pipelines overlap, so the model errs towards
+ * raw.
  */
 #include "daemon/core/choose.h"
 
@@ -10,14 +11,13 @@
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
 
-#define MIN_BYTES       ((double)(64 << 10))
-#define MUST_GAIN       0.9 /* coded time at most this part of raw time */
-#define CHUNK_BYTES     ((double)(4 << 20))
-#define CHUNK_NS        20000.0 /* queues and wake-ups of one more stage */
-#define NS_PER_SECOND   1e9
+#define MIN_BYTES     ((double)(64 << 10))
+#define MUST_GAIN     0.9 /* coded time at most this part of raw time */
+#define CHUNK_BYTES   ((double)(4 << 20))
+#define CHUNK_NS      20000.0 /* queues and wake-ups of one more stage */
+#define NS_PER_SECOND 1e9
 
-static double least_ratio(zipcclDataType_t dtype)
-{
+static double least_ratio(zipcclDataType_t dtype) {
     switch (dtype) {
     case zipcclBfloat16:
         return 1.40;
@@ -39,8 +39,7 @@ struct load {
     double wire, encode, decode;
 };
 
-static bool get_load(zipcclOp_t op, double bytes, const struct plan_topology *t, struct load *load)
-{
+static bool get_load(zipcclOp_t op, double bytes, const struct plan_topology *t, struct load *load) {
     *load = (struct load){bytes, bytes, bytes}; /* broadcast: a chain of nodes */
     if (op != zipcclOpAllGather)
         return true;
@@ -62,15 +61,15 @@ static bool get_load(zipcclOp_t op, double bytes, const struct plan_topology *t,
 }
 
 zipcclCodec_t choose_codec(const struct choose_link *link, zipcclCodec_t wanted, zipcclOp_t op, zipcclDataType_t dtype,
-                           uint64_t count, const struct plan_topology *topology)
-{
+                           uint64_t count, const struct plan_topology *topology) {
     const struct dtype_info *info = dtype_get(dtype);
     struct load load;
     if (!info || wanted == zipcclCodecRaw || op == zipcclOpBarrier || count == 0 || topology->nnodes < 2)
         return zipcclCodecRaw;
     if (wanted != zipcclCodecAuto)
         return codec_supports(wanted, dtype) ? wanted : zipcclCodecRaw;
-    if (!codec_supports(zipcclCodecTier, dtype) || link->link_bps == 0 || link->encode_bps == 0 || link->decode_bps == 0)
+    if (!codec_supports(zipcclCodecTier, dtype) || link->link_bps == 0 || link->encode_bps == 0 ||
+        link->decode_bps == 0)
         return zipcclCodecRaw;
     if (!get_load(op, (double)count * info->bytes, topology, &load) || load.wire < MIN_BYTES)
         return zipcclCodecRaw;

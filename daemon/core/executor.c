@@ -19,8 +19,7 @@
 #define MAX_SPARE       2u
 #define STREAMING_BYTES (16u << 20) /* received: more than caches hold */
 
-zipcclResult_t executor_new(const struct executor_config *config, struct executor **executor)
-{
+zipcclResult_t executor_new(const struct executor_config *config, struct executor **executor) {
     *executor = NULL;
     if (config->window == 0 || config->chunk_bytes == 0)
         return zipcclInvalidArgument;
@@ -32,8 +31,7 @@ zipcclResult_t executor_new(const struct executor_config *config, struct executo
     return zipcclSuccess;
 }
 
-void executor_free(struct executor *e)
-{
+void executor_free(struct executor *e) {
     if (!e)
         return;
     exec_probe_free_all(e);
@@ -45,8 +43,7 @@ void executor_free(struct executor *e)
     free(e);
 }
 
-struct exec_work *exec_work_get(struct executor *e)
-{
+struct exec_work *exec_work_get(struct executor *e) {
     if (!e->idle) {
         struct exec_slab *slab = calloc(1, sizeof(*slab));
         if (!slab)
@@ -61,16 +58,14 @@ struct exec_work *exec_work_get(struct executor *e)
     return work;
 }
 
-void exec_work_put(struct executor *e, struct exec_work *work)
-{
+void exec_work_put(struct executor *e, struct exec_work *work) {
     work->next = e->idle;
     e->idle = work;
 }
 
 zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t node,
                              const struct plan_topology *topology, struct fabric_peer *const *peers,
-                             uint64_t chunk_bytes, struct exec_comm **comm)
-{
+                             uint64_t chunk_bytes, struct exec_comm **comm) {
     *comm = NULL;
     if (topology->nnodes == 0 || node >= topology->nnodes ||
         (topology->nnodes > 1 && (!executor->config.fabric_ops || !peers)))
@@ -99,8 +94,7 @@ zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t n
     return zipcclSuccess;
 }
 
-static void free_entry(struct exec_entry *entry)
-{
+static void free_entry(struct exec_entry *entry) {
     while (entry->spare) {
         struct exec_op *op = entry->spare;
         entry->spare = op->next;
@@ -110,8 +104,7 @@ static void free_entry(struct exec_entry *entry)
     free(entry);
 }
 
-void exec_comm_free(struct exec_comm *comm)
-{
+void exec_comm_free(struct exec_comm *comm) {
     if (!comm)
         return;
     struct executor *e = comm->executor;
@@ -130,8 +123,7 @@ void exec_comm_free(struct exec_comm *comm)
 }
 
 /* Drops the entry that was not used for the longest time, if there are too many. */
-static void evict(struct exec_comm *comm)
-{
+static void evict(struct exec_comm *comm) {
     struct exec_entry **last = NULL;
     for (struct exec_entry **p = &comm->entries; *p; p = &(*p)->next) {
         if ((*p)->users == 0)
@@ -145,8 +137,7 @@ static void evict(struct exec_comm *comm)
     free_entry(entry);
 }
 
-static zipcclResult_t new_entry(struct exec_comm *comm, const struct exec_args *args, struct exec_entry **out)
-{
+static zipcclResult_t new_entry(struct exec_comm *comm, const struct exec_args *args, struct exec_entry **out) {
     struct exec_entry *entry = calloc(1, sizeof(*entry));
     if (!entry)
         return zipcclOutOfMemory;
@@ -184,8 +175,7 @@ static zipcclResult_t new_entry(struct exec_comm *comm, const struct exec_args *
     return zipcclSuccess;
 }
 
-static zipcclResult_t get_entry(struct exec_comm *comm, const struct exec_args *args, struct exec_entry **out)
-{
+static zipcclResult_t get_entry(struct exec_comm *comm, const struct exec_args *args, struct exec_entry **out) {
     for (struct exec_entry **p = &comm->entries; *p; p = &(*p)->next) {
         struct exec_entry *e = *p;
         if (e->op == args->op && e->dtype == args->dtype && e->codec == args->codec && e->count == args->count &&
@@ -200,8 +190,7 @@ static zipcclResult_t get_entry(struct exec_comm *comm, const struct exec_args *
     return new_entry(comm, args, out);
 }
 
-static struct exec_op *get_op(struct exec_comm *comm, struct exec_entry *entry)
-{
+static struct exec_op *get_op(struct exec_comm *comm, struct exec_entry *entry) {
     struct exec_op *op = entry->spare;
     if (op) {
         entry->spare = op->next;
@@ -222,8 +211,7 @@ static struct exec_op *get_op(struct exec_comm *comm, struct exec_entry *entry)
     return op;
 }
 
-zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *args, struct exec_op **out)
-{
+zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *args, struct exec_op **out) {
     struct exec_args a = *args;
     struct exec_entry *entry = NULL;
     *out = NULL;
@@ -261,8 +249,7 @@ zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *arg
 }
 
 /* Gives the operation back before done runs, so that done may start the next one or free the communicator. */
-static void finish(struct exec_op *op)
-{
+static void finish(struct exec_op *op) {
     struct exec_comm *comm = op->comm;
     struct exec_entry *entry = op->entry;
     const struct executor_config *config = &comm->executor->config;
@@ -288,8 +275,7 @@ static void finish(struct exec_op *op)
     done(arg, &result);
 }
 
-void exec_op_run(struct exec_op *op)
-{
+void exec_op_run(struct exec_op *op) {
     if (op->running)
         return;
     op->running = true;
@@ -305,8 +291,7 @@ void exec_op_run(struct exec_op *op)
         finish(op);
 }
 
-void exec_op_arrive(struct exec_op *op, uint32_t local, const void *send, void *recv)
-{
+void exec_op_arrive(struct exec_op *op, uint32_t local, const void *send, void *recv) {
     /* Arrivals are the plan's first steps. */
     if (local >= op->comm->nlocal || op->plan->steps[local].kind != PLAN_ARRIVE || op->failed)
         return;
@@ -316,8 +301,7 @@ void exec_op_arrive(struct exec_op *op, uint32_t local, const void *send, void *
     exec_op_run(op);
 }
 
-void exec_op_failf(struct exec_op *op, zipcclResult_t result, int node, const char *format, ...)
-{
+void exec_op_failf(struct exec_op *op, zipcclResult_t result, int node, const char *format, ...) {
     if (op->failed)
         return;
     op->failed = true;
@@ -334,8 +318,7 @@ void exec_op_failf(struct exec_op *op, zipcclResult_t result, int node, const ch
     }
 }
 
-void exec_op_fail(struct exec_op *op, zipcclResult_t result, const char *text)
-{
+void exec_op_fail(struct exec_op *op, zipcclResult_t result, const char *text) {
     exec_op_failf(op, result, -1, "%s", text ? text : "");
     exec_op_run(op);
 }

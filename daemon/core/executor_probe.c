@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The probe: what the link between nodes gives. Every node sends to the next of the ring and answers the one before it,
- * all at once, as collectives do. First empty messages, for the round trip; then growing ones, each until its answer is back,
- * up to the first that takes long enough to be measured well, which is repeated; at last a message that says there are no more.
+ * all at once, as collectives do. First empty messages, for the round trip; then growing ones, each until its answer is
+ * back, up to the first that takes long enough to be measured well, which is repeated; at last a message that says
+ * there are no more.
  */
 #include "daemon/core/executor_impl.h"
 
@@ -43,15 +44,13 @@ struct probe_message {
     };
 };
 
-static uint64_t now_ns(void)
-{
+static uint64_t now_ns(void) {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static void free_probe(struct exec_probe *p)
-{
+static void free_probe(struct exec_probe *p) {
     const struct executor_config *config = &p->executor->config;
     if (p->out)
         config->device_ops->free(config->device, p->out, p->max_bytes);
@@ -60,8 +59,7 @@ static void free_probe(struct exec_probe *p)
     free(p);
 }
 
-static void stop(struct exec_probe *p, zipcclResult_t result)
-{
+static void stop(struct exec_probe *p, zipcclResult_t result) {
     const struct executor_config *config = &p->executor->config;
     if (p->result)
         return;
@@ -72,8 +70,7 @@ static void stop(struct exec_probe *p, zipcclResult_t result)
 }
 
 /* Ends the probe when nothing is left to wait for. */
-static void check_end(struct exec_probe *p)
-{
+static void check_end(struct exec_probe *p) {
     if (p->under_way > 0 || !(p->result || (p->sent_all && p->got_all)))
         return;
     if (!p->comm) {
@@ -93,8 +90,7 @@ static void check_end(struct exec_probe *p)
     done(arg, result, result ? 0 : bps, result ? 0 : latency);
 }
 
-static struct probe_message *new_message(struct exec_probe *p)
-{
+static struct probe_message *new_message(struct exec_probe *p) {
     struct probe_message *m = p->result ? NULL : calloc(1, sizeof(*m));
     if (m) {
         m->probe = p;
@@ -105,8 +101,7 @@ static struct probe_message *new_message(struct exec_probe *p)
     return m;
 }
 
-static void sent(struct fabric_send *send, zipcclResult_t result)
-{
+static void sent(struct fabric_send *send, zipcclResult_t result) {
     struct probe_message *m = send->arg;
     struct exec_probe *p = m->probe;
     free(m);
@@ -116,8 +111,7 @@ static void sent(struct fabric_send *send, zipcclResult_t result)
     check_end(p);
 }
 
-static void send_message(struct exec_probe *p, bool back, uint32_t tag, uint64_t bytes, uint8_t flags)
-{
+static void send_message(struct exec_probe *p, bool back, uint32_t tag, uint64_t bytes, uint8_t flags) {
     const struct executor_config *config = &p->executor->config;
     struct probe_message *m = new_message(p);
     if (!m)
@@ -133,8 +127,7 @@ static void send_message(struct exec_probe *p, bool back, uint32_t tag, uint64_t
 }
 
 static void receive(struct exec_probe *p, bool back, uint32_t tag, uint64_t capacity,
-                    void (*done)(struct fabric_recv *, zipcclResult_t))
-{
+                    void (*done)(struct fabric_recv *, zipcclResult_t)) {
     const struct executor_config *config = &p->executor->config;
     struct probe_message *m = new_message(p);
     if (!m)
@@ -153,15 +146,13 @@ static void receive(struct exec_probe *p, bool back, uint32_t tag, uint64_t capa
 
 static void answered(struct fabric_recv *recv, zipcclResult_t result);
 
-static void next_round(struct exec_probe *p)
-{
+static void next_round(struct exec_probe *p) {
     receive(p, true, p->round | TAG_ANSWER, 0, answered);
     p->started = now_ns();
     send_message(p, false, p->round, p->size, 0);
 }
 
-static void answered(struct fabric_recv *recv, zipcclResult_t result)
-{
+static void answered(struct fabric_recv *recv, zipcclResult_t result) {
     struct probe_message *m = recv->arg;
     struct exec_probe *p = m->probe;
     uint64_t took = now_ns() - p->started;
@@ -197,8 +188,7 @@ static void answered(struct fabric_recv *recv, zipcclResult_t result)
     check_end(p);
 }
 
-static void asked(struct fabric_recv *recv, zipcclResult_t result)
-{
+static void asked(struct fabric_recv *recv, zipcclResult_t result) {
     struct probe_message *m = recv->arg;
     struct exec_probe *p = m->probe;
     bool end = recv->header.flags & FLAG_END;
@@ -217,8 +207,7 @@ static void asked(struct fabric_recv *recv, zipcclResult_t result)
 }
 
 void exec_comm_probe(struct exec_comm *comm, uint64_t bytes,
-                     void (*done)(void *arg, zipcclResult_t result, uint64_t bps, uint64_t latency_ns), void *arg)
-{
+                     void (*done)(void *arg, zipcclResult_t result, uint64_t bps, uint64_t latency_ns), void *arg) {
     struct executor *e = comm->executor;
     uint32_t nodes = comm->topology.nnodes;
     if (nodes < 2 || comm->probe || comm->aborted) {
@@ -254,8 +243,7 @@ void exec_comm_probe(struct exec_comm *comm, uint64_t bytes,
     check_end(p);
 }
 
-void exec_probe_orphan(struct exec_comm *comm)
-{
+void exec_probe_orphan(struct exec_comm *comm) {
     struct exec_probe *p = comm->probe;
     comm->probe = NULL;
     stop(p, zipcclAborted);
@@ -264,8 +252,7 @@ void exec_probe_orphan(struct exec_comm *comm)
     p->executor->orphans = p;
 }
 
-void exec_probe_free_all(struct executor *e)
-{
+void exec_probe_free_all(struct executor *e) {
     while (e->orphans) {
         struct exec_probe *p = e->orphans;
         e->orphans = p->next;

@@ -12,19 +12,16 @@
 
 #define HEADER_HAS_HASH 1u
 
-static const struct plan_step *step_of(const struct exec_work *work)
-{
+static const struct plan_step *step_of(const struct exec_work *work) {
     return &work->op->plan->steps[work->step];
 }
 
-static size_t value_bytes(const struct exec_op *op)
-{
+static size_t value_bytes(const struct exec_op *op) {
     return dtype_get(op->args.dtype)->bytes;
 }
 
 /* The address that a reference to values means. */
-static uint8_t *values(const struct exec_op *op, struct plan_ref ref)
-{
+static uint8_t *values(const struct exec_op *op, struct plan_ref ref) {
     if (ref.space == PLAN_SENDBUF)
         return (uint8_t *)(uintptr_t)op->send[ref.index] + ref.offset;
     if (ref.space == PLAN_RECVBUF)
@@ -33,8 +30,7 @@ static uint8_t *values(const struct exec_op *op, struct plan_ref ref)
 }
 
 /* The slot that dst names, with memory. NULL where there is none. */
-static struct exec_slot *slot_to_write(struct exec_op *op, struct plan_ref ref)
-{
+static struct exec_slot *slot_to_write(struct exec_op *op, struct plan_ref ref) {
     struct exec_slot *slot = &op->slots[ref.index];
     const struct executor_config *config = &op->comm->executor->config;
     if (!slot->memory)
@@ -43,8 +39,7 @@ static struct exec_slot *slot_to_write(struct exec_op *op, struct plan_ref ref)
     return slot->memory ? slot : NULL;
 }
 
-void exec_step_complete(struct exec_op *op, uint32_t step)
-{
+void exec_step_complete(struct exec_op *op, uint32_t step) {
     const struct plan_step *st = &op->plan->steps[step];
     op->ndone++;
     for (uint32_t i = 0; i < st->nnext; i++) {
@@ -61,8 +56,7 @@ void exec_step_complete(struct exec_op *op, uint32_t step)
 }
 
 /* The step is over, well or not. The caller runs the operation on. */
-static void end_work(struct exec_work *work, bool success)
-{
+static void end_work(struct exec_work *work, bool success) {
     struct exec_op *op = work->op;
     uint32_t step = work->step;
     exec_work_put(op->comm->executor, work);
@@ -72,16 +66,14 @@ static void end_work(struct exec_work *work, bool success)
 }
 
 /* Runs the job; true where it is over already. */
-static bool submit(struct exec_work *work, void (*done)(struct device_job *))
-{
+static bool submit(struct exec_work *work, void (*done)(struct device_job *)) {
     const struct executor_config *config = &work->op->comm->executor->config;
     work->job.done = done;
     work->job.arg = work;
     return config->device_ops->submit(config->device, &work->job);
 }
 
-static void finish_encode(struct exec_work *work)
-{
+static void finish_encode(struct exec_work *work) {
     struct exec_op *op = work->op;
     const struct plan_step *st = step_of(work);
     struct device_job *job = &work->job;
@@ -102,8 +94,7 @@ static void finish_encode(struct exec_work *work)
     end_work(work, job->result == zipcclSuccess);
 }
 
-static void finish_decode(struct exec_work *work)
-{
+static void finish_decode(struct exec_work *work) {
     struct exec_op *op = work->op;
     const struct plan_step *st = step_of(work);
     struct device_job *job = &work->job;
@@ -114,18 +105,16 @@ static void finish_decode(struct exec_work *work)
     end_work(work, job->result == zipcclSuccess);
 }
 
-static void finish_copy(struct exec_work *work)
-{
+static void finish_copy(struct exec_work *work) {
     if (work->job.result)
-        exec_op_failf(work->op, work->job.result, -1, "%s #%llu: copy to local rank %u fails", op_name(work->op->args.op),
-                      (unsigned long long)work->op->args.seq, step_of(work)->local);
+        exec_op_failf(work->op, work->job.result, -1, "%s #%llu: copy to local rank %u fails",
+                      op_name(work->op->args.op), (unsigned long long)work->op->args.seq, step_of(work)->local);
     end_work(work, work->job.result == zipcclSuccess);
 }
 
 /* The end of a job that ran elsewhere: as inline, then run on. */
 #define JOB_DONE(name, finish)                                                                                         \
-    static void name(struct device_job *job)                                                                           \
-    {                                                                                                                  \
+    static void name(struct device_job *job) {                                                                         \
         struct exec_work *work = job->arg;                                                                             \
         struct exec_op *op = work->op;                                                                                 \
         finish(work);                                                                                                  \
@@ -135,8 +124,7 @@ JOB_DONE(encode_done, finish_encode)
 JOB_DONE(decode_done, finish_decode)
 JOB_DONE(copy_done, finish_copy)
 
-static void send_done(struct fabric_send *send, zipcclResult_t result)
-{
+static void send_done(struct fabric_send *send, zipcclResult_t result) {
     struct exec_work *work = send->arg;
     struct exec_op *op = work->op;
     uint32_t peer = step_of(work)->peer;
@@ -149,8 +137,7 @@ static void send_done(struct fabric_send *send, zipcclResult_t result)
     exec_op_run(op);
 }
 
-static void post_send(struct exec_work *work, uint64_t hash, bool has_hash)
-{
+static void post_send(struct exec_work *work, uint64_t hash, bool has_hash) {
     struct exec_op *op = work->op;
     const struct plan_step *st = step_of(work);
     const struct executor_config *config = &op->comm->executor->config;
@@ -189,8 +176,7 @@ static void post_send(struct exec_work *work, uint64_t hash, bool has_hash)
     config->fabric_ops->send(config->fabric, send);
 }
 
-static void hash_to_send_done(struct device_job *job)
-{
+static void hash_to_send_done(struct device_job *job) {
     struct exec_work *work = job->arg;
     struct exec_op *op = work->op;
     if (op->failed) {
@@ -202,8 +188,7 @@ static void hash_to_send_done(struct device_job *job)
 }
 
 /* A job that reads the values and gives their hash. */
-static void set_hash_job(struct exec_work *work, const void *src)
-{
+static void set_hash_job(struct exec_work *work, const void *src) {
     work->job = (struct device_job){.work = DEVICE_COPY,
                                     .src = src,
                                     .dst = (void *)(uintptr_t)src,
@@ -211,8 +196,7 @@ static void set_hash_job(struct exec_work *work, const void *src)
                                     .verify = true};
 }
 
-static void start_send(struct exec_work *work)
-{
+static void start_send(struct exec_work *work) {
     struct exec_op *op = work->op;
     const struct plan_step *st = step_of(work);
     if (st->src.space == PLAN_SLOT) {
@@ -228,8 +212,7 @@ static void start_send(struct exec_work *work)
 }
 
 /* Compares the hash of raw values that have come. */
-static void finish_recv_hash(struct exec_work *work)
-{
+static void finish_recv_hash(struct exec_work *work) {
     struct exec_op *op = work->op;
     const struct plan_step *st = step_of(work);
     bool good = work->job.result == zipcclSuccess && work->job.hash == work->expected_hash;
@@ -241,8 +224,7 @@ static void finish_recv_hash(struct exec_work *work)
 JOB_DONE(recv_hash_done, finish_recv_hash)
 
 /* A message has come; false where the step is not over yet. */
-static bool finish_recv(struct exec_work *work)
-{
+static bool finish_recv(struct exec_work *work) {
     struct exec_op *op = work->op;
     const struct plan_step *st = step_of(work);
     const struct fabric_header header = work->recv.header;
@@ -268,8 +250,7 @@ static bool finish_recv(struct exec_work *work)
     return true;
 }
 
-static void recv_done(struct fabric_recv *recv, zipcclResult_t result)
-{
+static void recv_done(struct fabric_recv *recv, zipcclResult_t result) {
     struct exec_work *work = recv->arg;
     struct exec_op *op = work->op;
     const struct plan_step *st = step_of(work);
@@ -289,8 +270,7 @@ static void recv_done(struct fabric_recv *recv, zipcclResult_t result)
     exec_op_run(op);
 }
 
-static void start_recv(struct exec_work *work)
-{
+static void start_recv(struct exec_work *work) {
     struct exec_op *op = work->op;
     const struct plan_step *st = step_of(work);
     const struct executor_config *config = &op->comm->executor->config;
@@ -319,8 +299,7 @@ static void start_recv(struct exec_work *work)
     config->fabric_ops->recv(config->fabric, recv);
 }
 
-static void start_encode(struct exec_work *work)
-{
+static void start_encode(struct exec_work *work) {
     struct exec_op *op = work->op;
     const struct plan_step *st = step_of(work);
     struct exec_slot *slot = slot_to_write(op, st->dst);
@@ -341,8 +320,7 @@ static void start_encode(struct exec_work *work)
         finish_encode(work);
 }
 
-static void start_decode(struct exec_work *work)
-{
+static void start_decode(struct exec_work *work) {
     struct exec_op *op = work->op;
     const struct plan_step *st = step_of(work);
     const struct exec_slot *slot = &op->slots[st->src.index];
@@ -362,8 +340,7 @@ static void start_decode(struct exec_work *work)
         finish_decode(work);
 }
 
-static void start_copy(struct exec_work *work)
-{
+static void start_copy(struct exec_work *work) {
     struct exec_op *op = work->op;
     const struct plan_step *st = step_of(work);
     work->job = (struct device_job){.work = DEVICE_COPY,
@@ -374,8 +351,7 @@ static void start_copy(struct exec_work *work)
         finish_copy(work);
 }
 
-void exec_step_start(struct exec_op *op, uint32_t step)
-{
+void exec_step_start(struct exec_op *op, uint32_t step) {
     const struct plan_step *st = &op->plan->steps[step];
     if (st->kind == PLAN_COPY && values(op, st->src) == values(op, st->dst)) {
         exec_step_complete(op, step); /* in place, or ranks that share a buffer */

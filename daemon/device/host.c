@@ -47,21 +47,18 @@ struct device {
     pthread_t workers[MAX_WORKERS];
 };
 
-static void queue_init(struct queue *q)
-{
+static void queue_init(struct queue *q) {
     q->head = NULL;
     q->tail = &q->head;
 }
 
-static void queue_push(struct queue *q, struct device_job *job)
-{
+static void queue_push(struct queue *q, struct device_job *job) {
     job->next = NULL;
     *q->tail = job;
     q->tail = &job->next;
 }
 
-static struct device_job *queue_pop(struct queue *q)
-{
+static struct device_job *queue_pop(struct queue *q) {
     struct device_job *job = q->head;
     if (job) {
         q->head = job->next;
@@ -72,8 +69,7 @@ static struct device_job *queue_pop(struct queue *q)
 }
 
 /* Under lock. */
-static struct device_job *take(struct device *d)
-{
+static struct device_job *take(struct device *d) {
     struct queue *q = &d->codec;
     if (!q->head || (d->copy.head && d->codec_run >= CODEC_RUN))
         q = &d->copy;
@@ -81,8 +77,7 @@ static struct device_job *take(struct device *d)
     return queue_pop(q);
 }
 
-static void give_back(struct device *d, struct device_job *job)
-{
+static void give_back(struct device *d, struct device_job *job) {
     pthread_mutex_lock(&d->done_lock);
     bool first = !d->done.head;
     queue_push(&d->done, job);
@@ -96,8 +91,7 @@ static void give_back(struct device *d, struct device_job *job)
     }
 }
 
-static void *worker_main(void *arg)
-{
+static void *worker_main(void *arg) {
     struct device *d = arg;
     pthread_mutex_lock(&d->lock);
     for (;;) {
@@ -121,8 +115,7 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-static unsigned online_cpus(void)
-{
+static unsigned online_cpus(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
         return (unsigned)CPU_COUNT(&set);
@@ -130,8 +123,7 @@ static unsigned online_cpus(void)
     return n > 0 ? (unsigned)n : 1;
 }
 
-static void host_close(struct device *d)
-{
+static void host_close(struct device *d) {
     pthread_mutex_lock(&d->lock);
     d->stop = true;
     pthread_cond_broadcast(&d->wake);
@@ -147,8 +139,7 @@ static void host_close(struct device *d)
     free(d);
 }
 
-static zipcclResult_t host_open(const struct device_config *config, struct device **device)
-{
+static zipcclResult_t host_open(const struct device_config *config, struct device **device) {
     *device = NULL;
     struct device *d = calloc(1, sizeof(*d));
     if (!d)
@@ -190,18 +181,15 @@ fail:
     return zipcclSystemError;
 }
 
-static void *host_alloc(struct device *d, size_t bytes)
-{
+static void *host_alloc(struct device *d, size_t bytes) {
     return host_pool_alloc(&d->pool, bytes);
 }
 
-static void host_free(struct device *d, void *ptr, size_t bytes)
-{
+static void host_free(struct device *d, void *ptr, size_t bytes) {
     host_pool_free(&d->pool, ptr, bytes);
 }
 
-static bool host_submit(struct device *d, struct device_job *job)
-{
+static bool host_submit(struct device *d, struct device_job *job) {
     if (host_work_bytes(job) < d->config.inline_bytes) {
         host_work_run(job);
         return true;
@@ -216,13 +204,11 @@ static bool host_submit(struct device *d, struct device_job *job)
     return false;
 }
 
-static int host_fd(const struct device *d)
-{
+static int host_fd(const struct device *d) {
     return d->event_fd;
 }
 
-static void host_poll(struct device *d)
-{
+static void host_poll(struct device *d) {
     uint64_t count;
     ssize_t n = read(d->event_fd, &count, sizeof(count));
     (void)n; /* nothing to read: the list says what there is */
@@ -237,8 +223,7 @@ static void host_poll(struct device *d)
     }
 }
 
-static void host_describe(const struct device *d, char *text, size_t size)
-{
+static void host_describe(const struct device *d, char *text, size_t size) {
     snprintf(text, size, "host: %u worker%s, %s", d->nworkers, d->nworkers == 1 ? "" : "s",
              codec_isa_name(codec_isa_current()));
 }

@@ -19,8 +19,7 @@
 #    define MADV_POPULATE_WRITE 23
 #endif
 
-zipcclResult_t host_import(struct device *device, int fd, size_t bytes, struct device_memory *out, const char **why)
-{
+zipcclResult_t host_import(struct device *device, int fd, size_t bytes, struct device_memory *out, const char **why) {
     (void)device;
     struct stat st;
     *why = NULL;
@@ -46,16 +45,16 @@ zipcclResult_t host_import(struct device *device, int fd, size_t bytes, struct d
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (base == MAP_FAILED) {
         *why = errno == EPERM || errno == EACCES ? "memfd is not writable" : "memory cannot be mapped";
-        return errno == ENOMEM ? zipcclOutOfMemory : errno == EPERM || errno == EACCES ? zipcclInvalidArgument
-                                                                                       : zipcclSystemError;
+        return errno == ENOMEM                     ? zipcclOutOfMemory
+               : errno == EPERM || errno == EACCES ? zipcclInvalidArgument
+                                                   : zipcclSystemError;
     }
     out->base = base;
     out->bytes = bytes;
     return zipcclSuccess;
 }
 
-void host_release(struct device *device, struct device_memory *memory)
-{
+void host_release(struct device *device, struct device_memory *memory) {
     (void)device;
     if (memory->base)
         munmap(memory->base, memory->bytes);
@@ -63,8 +62,7 @@ void host_release(struct device *device, struct device_memory *memory)
 }
 
 /* Eight classes an octave, so that at most an eighth is wasted. Class 0: one page. */
-static size_t class_size(size_t bytes, unsigned *index)
-{
+static size_t class_size(size_t bytes, unsigned *index) {
     size_t pages = bytes ? (bytes + PAGE - 1) / PAGE : 1;
     unsigned shift = 0;
     while (((pages - 1) >> shift) >= 16)
@@ -74,8 +72,7 @@ static size_t class_size(size_t bytes, unsigned *index)
     return (rounded << shift) * PAGE;
 }
 
-static void *map_scratch(size_t bytes)
-{
+static void *map_scratch(size_t bytes) {
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE, room = bytes + align - PAGE;
     uint8_t *base = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
@@ -98,8 +95,7 @@ static void *map_scratch(size_t bytes)
     return ptr;
 }
 
-void *host_pool_alloc(struct host_pool *pool, size_t bytes)
-{
+void *host_pool_alloc(struct host_pool *pool, size_t bytes) {
     if (bytes > SIZE_MAX / 4)
         return NULL;
     unsigned index;
@@ -116,8 +112,7 @@ void *host_pool_alloc(struct host_pool *pool, size_t bytes)
     return map_scratch(size);
 }
 
-void host_pool_free(struct host_pool *pool, void *ptr, size_t bytes)
-{
+void host_pool_free(struct host_pool *pool, void *ptr, size_t bytes) {
     if (!ptr)
         return;
     unsigned index;
@@ -132,8 +127,7 @@ void host_pool_free(struct host_pool *pool, void *ptr, size_t bytes)
     pool->kept_bytes += size;
 }
 
-void host_pool_drain(struct host_pool *pool)
-{
+void host_pool_drain(struct host_pool *pool) {
     for (unsigned i = 0; i < HOST_SIZE_CLASSES; i++) {
         size_t size = (size_t)(i < 16 ? i + 1 : i % 8 + 9) * PAGE << (i < 16 ? 0 : i / 8 - 1);
         while (pool->free[i]) {

@@ -12,15 +12,13 @@
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
 
-static uint64_t now_ns(void)
-{
+static uint64_t now_ns(void) {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static uint64_t hash_parts(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
-{
+static uint64_t hash_parts(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
     if (b_bytes == 0)
         return XXH3_64bits(a, a_bytes);
     if ((const uint8_t *)a + a_bytes == (const uint8_t *)b)
@@ -32,28 +30,25 @@ static uint64_t hash_parts(const void *a, size_t a_bytes, const void *b, size_t 
     return XXH3_64bits_digest(&state);
 }
 
-size_t host_work_bytes(const struct device_job *job)
-{
+size_t host_work_bytes(const struct device_job *job) {
     if (job->work == DEVICE_COPY)
         return job->count;
     const struct dtype_info *info = dtype_get(job->dtype);
     return job->count * (info ? info->bytes : 1);
 }
 
-static void encode(struct device_job *job)
-{
+static void encode(struct device_job *job) {
     struct codec_sizes sizes = {0, 0};
-    job->result = codec_encode(job->codec, job->dtype, job->src, job->count, job->dst, job->dst_dynamic, job->flags, &sizes);
+    job->result =
+        codec_encode(job->codec, job->dtype, job->src, job->count, job->dst, job->dst_dynamic, job->flags, &sizes);
     job->out_static = sizes.static_bytes;
     job->out_dynamic = sizes.dynamic_bytes;
     if (job->result == zipcclSuccess && job->verify)
         job->hash = hash_parts(job->dst, sizes.static_bytes, job->dst_dynamic, sizes.dynamic_bytes);
 }
 
-static void decode(struct device_job *job)
-{
-    if (job->verify &&
-        hash_parts(job->src, job->src_static, job->src_dynamic, job->src_dynamic_bytes) != job->hash) {
+static void decode(struct device_job *job) {
+    if (job->verify && hash_parts(job->src, job->src_static, job->src_dynamic, job->src_dynamic_bytes) != job->hash) {
         job->result = zipcclCorruptData;
         return;
     }
@@ -61,8 +56,7 @@ static void decode(struct device_job *job)
                                job->src_dynamic_bytes, job->dst, job->count, job->flags);
 }
 
-void host_work_run(struct device_job *job)
-{
+void host_work_run(struct device_job *job) {
     uint64_t start = now_ns();
     switch (job->work) {
     case DEVICE_ENCODE:

@@ -2,7 +2,8 @@
  *
  * The UCX fabric as the loop sees it: open, close, orders to the progress thread, completions.
  *
- * Peers stay connected after their last disconnect, for most come back; one that failed is replaced by the next connect.
+ * Peers stay connected after their last disconnect, for most come back; one that failed is replaced by the next
+ * connect.
  */
 #include "daemon/fabric/ucx.h"
 
@@ -18,15 +19,13 @@
 
 #define DEFAULT_TLS "tcp,self"
 
-uint64_t ucx_now(void)
-{
+uint64_t ucx_now(void) {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-void ucx_wake(int fd)
-{
+void ucx_wake(int fd) {
     uint64_t one = 1;
     ssize_t n;
     do {
@@ -36,8 +35,7 @@ void ucx_wake(int fd)
 
 /* UCX prints what we report by results; its words would only alarm. */
 static ucs_log_func_rc_t quiet_log(const char *file, unsigned line, const char *function, ucs_log_level_t level,
-                                   const ucs_log_component_config_t *component, const char *message, va_list ap)
-{
+                                   const ucs_log_component_config_t *component, const char *message, va_list ap) {
     (void)file;
     (void)line;
     (void)function;
@@ -47,31 +45,26 @@ static ucs_log_func_rc_t quiet_log(const char *file, unsigned line, const char *
     return level == UCS_LOG_LEVEL_FATAL ? UCS_LOG_FUNC_RC_CONTINUE : UCS_LOG_FUNC_RC_STOP;
 }
 
-static void silence(void)
-{
+static void silence(void) {
     if (!getenv("UCX_LOG_LEVEL"))
         ucs_log_push_handler(quiet_log);
 }
 
-static const char *configure(const struct fabric_config *config, ucp_config_t *ucp)
-{
+static const char *configure(const struct fabric_config *config, ucp_config_t *ucp) {
     if (ucp_config_modify(ucp, "TLS", config->tls && *config->tls ? config->tls : DEFAULT_TLS) != UCS_OK)
         return "UCX does not take the list of transports";
     if (config->net_devices && *config->net_devices &&
         ucp_config_modify(ucp, "NET_DEVICES", config->net_devices) != UCS_OK)
         return "UCX does not take the list of network devices";
     /* Refinements: a version of UCX that does not know one runs without. */
-    static const struct {
-        const char *name, *value;
-    } more[] = {{"KEEPALIVE_INTERVAL", "5s"}};
+    static const struct { const char *name, *value; } more[] = {{"KEEPALIVE_INTERVAL", "5s"}};
     for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++)
         (void)ucp_config_modify(ucp, more[i].name, more[i].value);
     return NULL;
 }
 
 static ucs_status_t on_hello(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                             const ucp_am_recv_param_t *param)
-{
+                             const ucp_am_recv_param_t *param) {
     (void)arg;
     (void)header;
     (void)header_bytes;
@@ -81,8 +74,7 @@ static ucs_status_t on_hello(void *arg, const void *header, size_t header_bytes,
     return UCS_OK;
 }
 
-static zipcclResult_t open_worker(struct fabric *f, const struct fabric_config *config, const char **why)
-{
+static zipcclResult_t open_worker(struct fabric *f, const struct fabric_config *config, const char **why) {
     ucp_config_t *ucp = NULL;
     if (ucp_config_read(NULL, NULL, &ucp) != UCS_OK) {
         *why = "UCX cannot read its configuration";
@@ -122,8 +114,7 @@ static zipcclResult_t open_worker(struct fabric *f, const struct fabric_config *
     return zipcclSuccess;
 }
 
-static void ucx_close(struct fabric *f)
-{
+static void ucx_close(struct fabric *f) {
     if (f->started) {
         pthread_mutex_lock(&f->order_lock);
         f->stop = true;
@@ -157,8 +148,7 @@ static void ucx_close(struct fabric *f)
     free(f);
 }
 
-static zipcclResult_t ucx_open(const struct fabric_config *config, struct fabric **fabric, const char **why)
-{
+static zipcclResult_t ucx_open(const struct fabric_config *config, struct fabric **fabric, const char **why) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     *fabric = NULL;
     *why = "out of memory";
@@ -200,8 +190,7 @@ fail:
     return result;
 }
 
-static void order(struct fabric *f, struct ucx_link *link, enum ucx_kind kind)
-{
+static void order(struct fabric *f, struct ucx_link *link, enum ucx_kind kind) {
     link->kind = kind;
     pthread_mutex_lock(&f->order_lock);
     ucx_queue_push(&f->orders, link);
@@ -210,8 +199,7 @@ static void order(struct fabric *f, struct ucx_link *link, enum ucx_kind kind)
         ucx_wake(f->order_fd);
 }
 
-static zipcclResult_t order_value(struct fabric *f, enum ucx_kind kind, struct fabric_peer *peer, uint64_t value)
-{
+static zipcclResult_t order_value(struct fabric *f, enum ucx_kind kind, struct fabric_peer *peer, uint64_t value) {
     struct ucx_order *o = calloc(1, sizeof(*o));
     if (!o)
         return zipcclOutOfMemory;
@@ -221,14 +209,12 @@ static zipcclResult_t order_value(struct fabric *f, enum ucx_kind kind, struct f
     return zipcclSuccess;
 }
 
-static const void *ucx_address(const struct fabric *f, size_t *bytes)
-{
+static const void *ucx_address(const struct fabric *f, size_t *bytes) {
     *bytes = f->address_bytes;
     return f->address;
 }
 
-static zipcclResult_t ucx_connect(struct fabric *f, const void *address, size_t bytes, struct fabric_peer **out)
-{
+static zipcclResult_t ucx_connect(struct fabric *f, const void *address, size_t bytes, struct fabric_peer **out) {
     *out = NULL;
     if (bytes == 0 || !address)
         return zipcclInvalidArgument;
@@ -258,43 +244,36 @@ static zipcclResult_t ucx_connect(struct fabric *f, const void *address, size_t 
     return zipcclSuccess;
 }
 
-static void ucx_disconnect(struct fabric *f, struct fabric_peer *peer)
-{
+static void ucx_disconnect(struct fabric *f, struct fabric_peer *peer) {
     (void)f;
     if (peer->refs > 0)
         peer->refs--;
 }
 
-static void ucx_send(struct fabric *f, struct fabric_send *send)
-{
+static void ucx_send(struct fabric *f, struct fabric_send *send) {
     order(f, &ucx_send_of(send)->link, UCX_SEND);
 }
 
-static void ucx_recv(struct fabric *f, struct fabric_recv *recv)
-{
+static void ucx_recv(struct fabric *f, struct fabric_recv *recv) {
     order(f, ucx_recv_link(recv), UCX_RECV);
 }
 
 /* Also forget: a communicator that is over has nothing left to abort, and late messages are dropped alike. */
-static void ucx_abort(struct fabric *f, uint64_t comm)
-{
+static void ucx_abort(struct fabric *f, uint64_t comm) {
     zipcclResult_t ignored = order_value(f, UCX_KILL_COMM, NULL, comm);
     (void)ignored;
 }
 
-static void ucx_set_link_rate(struct fabric *f, uint64_t bits)
-{
+static void ucx_set_link_rate(struct fabric *f, uint64_t bits) {
     zipcclResult_t ignored = order_value(f, UCX_RATE, NULL, bits);
     (void)ignored;
 }
 
-static int ucx_get_fd(const struct fabric *f)
-{
+static int ucx_get_fd(const struct fabric *f) {
     return f->done_fd;
 }
 
-static void ucx_poll(struct fabric *f)
-{
+static void ucx_poll(struct fabric *f) {
     uint64_t count;
     ssize_t n = read(f->done_fd, &count, sizeof(count));
     (void)n; /* nothing to read: the list says what there is */
@@ -316,13 +295,11 @@ static void ucx_poll(struct fabric *f)
     }
 }
 
-static void ucx_describe(const struct fabric *f, char *text, size_t size)
-{
+static void ucx_describe(const struct fabric *f, char *text, size_t size) {
     snprintf(text, size, "%s", f->describe);
 }
 
-static void ucx_counters(const struct fabric *f, uint64_t *sent_bytes, uint64_t *received_bytes)
-{
+static void ucx_counters(const struct fabric *f, uint64_t *sent_bytes, uint64_t *received_bytes) {
     *sent_bytes = atomic_load_explicit(&f->sent_bytes, memory_order_relaxed);
     *received_bytes = atomic_load_explicit(&f->received_bytes, memory_order_relaxed);
 }

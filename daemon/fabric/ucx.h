@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the UCX fabric: the functions that the loop calls (ucx.c), the progress thread (ucx_progress.c), the matching of
- * messages with receives (ucx_match.c), the link clock (ucx_pace.c).
+ * Inside the UCX fabric: the functions that the loop calls (ucx.c), the progress thread (ucx_progress.c), the matching
+ * of messages with receives (ucx_match.c), the link clock (ucx_pace.c).
  *
  * The progress thread alone touches UCX and the tables. Sends, receives and orders reach it by one queue, finished ones
  * return by another; each queue has a lock and an eventfd.
@@ -122,49 +122,41 @@ struct fabric {
     bool some_failed;
 };
 
-static inline void ucx_queue_init(struct ucx_queue *q)
-{
+static inline void ucx_queue_init(struct ucx_queue *q) {
     q->head = NULL;
     q->tail = &q->head;
 }
 
-static inline void ucx_queue_push(struct ucx_queue *q, struct ucx_link *link)
-{
+static inline void ucx_queue_push(struct ucx_queue *q, struct ucx_link *link) {
     link->next = NULL;
     *q->tail = link;
     q->tail = &link->next;
 }
 
-static inline struct ucx_link *ucx_queue_pop(struct ucx_queue *q)
-{
+static inline struct ucx_link *ucx_queue_pop(struct ucx_queue *q) {
     struct ucx_link *link = q->head;
     if (link && !(q->head = link->next))
         q->tail = &q->head;
     return link;
 }
 
-static inline struct ucx_send *ucx_send_of(struct fabric_send *send)
-{
+static inline struct ucx_send *ucx_send_of(struct fabric_send *send) {
     return (struct ucx_send *)(void *)send->internal;
 }
 
-static inline struct fabric_send *ucx_send_from(struct ucx_link *link)
-{
+static inline struct fabric_send *ucx_send_from(struct ucx_link *link) {
     return (struct fabric_send *)(void *)((char *)link - offsetof(struct fabric_send, internal));
 }
 
-static inline struct ucx_link *ucx_recv_link(struct fabric_recv *recv)
-{
+static inline struct ucx_link *ucx_recv_link(struct fabric_recv *recv) {
     return (struct ucx_link *)(void *)recv->internal;
 }
 
-static inline struct fabric_recv *ucx_recv_from(struct ucx_link *link)
-{
+static inline struct fabric_recv *ucx_recv_from(struct ucx_link *link) {
     return (struct fabric_recv *)(void *)((char *)link - offsetof(struct fabric_recv, internal));
 }
 
-static inline size_t ucx_send_bytes(const struct fabric_send *send)
-{
+static inline size_t ucx_send_bytes(const struct fabric_send *send) {
     size_t bytes = 0;
     for (unsigned i = 0; i < send->niov; i++)
         bytes += send->iov[i].bytes;

@@ -13,27 +13,23 @@
 #define MAX_DEAD       4096u
 #define MAX_HELD_BYTES ((size_t)64 << 20) /* small messages of one communicator; senders keep far below it */
 
-static unsigned bucket(uint32_t node, uint32_t seq, uint32_t tag)
-{
+static unsigned bucket(uint32_t node, uint32_t seq, uint32_t tag) {
     uint32_t h = node * 0x9e3779b1u ^ seq * 0x85ebca6bu ^ tag * 0xc2b2ae35u;
     return (h ^ h >> 15) % UCX_BUCKETS;
 }
 
-static struct ucx_comm **find(struct fabric *f, uint64_t key)
-{
+static struct ucx_comm **find(struct fabric *f, uint64_t key) {
     struct ucx_comm **p = &f->comms[(key * 0x9e3779b97f4a7c15ull) >> 56];
     while (*p && (*p)->key != key)
         p = &(*p)->next;
     return p;
 }
 
-struct ucx_comm *ucx_comm_find(struct fabric *f, uint64_t key)
-{
+struct ucx_comm *ucx_comm_find(struct fabric *f, uint64_t key) {
     return *find(f, key);
 }
 
-struct ucx_comm *ucx_comm_get(struct fabric *f, uint64_t key)
-{
+struct ucx_comm *ucx_comm_get(struct fabric *f, uint64_t key) {
     struct ucx_comm **p = find(f, key);
     if (!*p) {
         struct ucx_comm *c = calloc(1, sizeof(*c));
@@ -45,8 +41,7 @@ struct ucx_comm *ucx_comm_get(struct fabric *f, uint64_t key)
     return *p;
 }
 
-static void received(void *request, ucs_status_t status, size_t bytes, void *user_data)
-{
+static void received(void *request, ucs_status_t status, size_t bytes, void *user_data) {
     struct fabric_recv *recv = user_data;
     struct fabric *f = recv->peer->fabric;
     (void)bytes;
@@ -58,8 +53,7 @@ static void received(void *request, ucs_status_t status, size_t bytes, void *use
 }
 
 /* Gets the data of a rendezvous message. */
-static void fetch(struct fabric *f, struct fabric_recv *recv, void *desc)
-{
+static void fetch(struct fabric *f, struct fabric_recv *recv, void *desc) {
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                                                  UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
                                  .cb.recv_am = received,
@@ -71,8 +65,7 @@ static void fetch(struct fabric *f, struct fabric_recv *recv, void *desc)
 
 /* Gives a message to its receive. False: the message is not used any more and may be dropped. */
 static bool deliver(struct fabric *f, struct fabric_recv *recv, const struct fabric_header *header, void *data,
-                    size_t bytes, bool rendezvous)
-{
+                    size_t bytes, bool rendezvous) {
     recv->header = *header;
     recv->bytes = bytes;
     if (bytes > recv->capacity) {
@@ -89,8 +82,7 @@ static bool deliver(struct fabric *f, struct fabric_recv *recv, const struct fab
     return false;
 }
 
-static struct fabric_recv *take_posted(struct ucx_comm *c, const struct fabric_header *h)
-{
+static struct fabric_recv *take_posted(struct ucx_comm *c, const struct fabric_header *h) {
     for (struct ucx_link **p = &c->posted[bucket(h->node, h->seq, h->tag)]; *p; p = &(*p)->next) {
         struct fabric_recv *recv = ucx_recv_from(*p);
         if (recv->node == h->node && recv->seq == h->seq && recv->tag == h->tag) {
@@ -102,8 +94,7 @@ static struct fabric_recv *take_posted(struct ucx_comm *c, const struct fabric_h
 }
 
 ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                            const ucp_am_recv_param_t *param)
-{
+                            const ucp_am_recv_param_t *param) {
     struct fabric *f = arg;
     bool rendezvous = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
     struct fabric_header h;
@@ -137,15 +128,13 @@ ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, 
     return rendezvous ? UCS_INPROGRESS : UCS_OK;
 }
 
-static void drop_held(struct fabric *f, struct ucx_held *held)
-{
+static void drop_held(struct fabric *f, struct ucx_held *held) {
     if (held->rendezvous)
         ucp_am_data_release(f->worker, held->data); /* answers the sender */
     free(held);
 }
 
-void ucx_post(struct fabric *f, struct fabric_recv *recv)
-{
+void ucx_post(struct fabric *f, struct fabric_recv *recv) {
     struct ucx_comm *c = ucx_comm_get(f, recv->comm);
     if (!c || c->dead) {
         ucx_finish(f, ucx_recv_link(recv), c ? zipcclAborted : zipcclOutOfMemory);
@@ -180,8 +169,7 @@ void ucx_post(struct fabric *f, struct fabric_recv *recv)
 }
 
 /* Ends the receives and drops the messages of c. */
-static void empty_comm(struct fabric *f, struct ucx_comm *c)
-{
+static void empty_comm(struct fabric *f, struct ucx_comm *c) {
     for (unsigned i = 0; i < UCX_BUCKETS; i++) {
         while (c->posted[i]) {
             struct ucx_link *link = c->posted[i];
@@ -197,8 +185,7 @@ static void empty_comm(struct fabric *f, struct ucx_comm *c)
     c->held_bytes = 0;
 }
 
-void ucx_kill_comm(struct fabric *f, uint64_t key)
-{
+void ucx_kill_comm(struct fabric *f, uint64_t key) {
     struct ucx_comm *c = ucx_comm_get(f, key);
     struct ucx_queue waiting;
     struct ucx_link *link;
@@ -224,8 +211,7 @@ void ucx_kill_comm(struct fabric *f, uint64_t key)
     free(oldest);
 }
 
-void ucx_fail_receives(struct fabric *f, const struct fabric_peer *peer)
-{
+void ucx_fail_receives(struct fabric *f, const struct fabric_peer *peer) {
     for (unsigned i = 0; i < UCX_COMM_BUCKETS; i++) {
         for (struct ucx_comm *c = f->comms[i]; c; c = c->next) {
             for (unsigned b = 0; b < UCX_BUCKETS; b++) {
@@ -243,8 +229,7 @@ void ucx_fail_receives(struct fabric *f, const struct fabric_peer *peer)
     }
 }
 
-void ucx_drop_all(struct fabric *f)
-{
+void ucx_drop_all(struct fabric *f) {
     for (unsigned i = 0; i < UCX_COMM_BUCKETS; i++) {
         while (f->comms[i]) {
             struct ucx_comm *c = f->comms[i];

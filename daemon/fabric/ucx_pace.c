@@ -10,34 +10,29 @@
 
 #define HEADER_BYTES sizeof(struct fabric_header)
 
-void ucx_pace_set(struct ucx_pace *pace, uint64_t bits)
-{
+void ucx_pace_set(struct ucx_pace *pace, uint64_t bits) {
     pace->ns_per_byte = bits ? 8e9 / (double)bits : 0.0;
 }
 
-void ucx_pace_init(struct ucx_pace *pace, uint64_t bits)
-{
+void ucx_pace_init(struct ucx_pace *pace, uint64_t bits) {
     *pace = (struct ucx_pace){0};
     ucx_queue_init(&pace->large);
     ucx_queue_init(&pace->small);
     ucx_pace_set(pace, bits);
 }
 
-void ucx_pace_add(struct ucx_pace *pace, struct fabric_send *send, uint64_t now)
-{
+void ucx_pace_add(struct ucx_pace *pace, struct fabric_send *send, uint64_t now) {
     struct ucx_send *s = ucx_send_of(send);
     s->queued_ns = now;
     ucx_queue_push(ucx_send_bytes(send) <= UCX_SMALL_BYTES ? &pace->small : &pace->large, &s->link);
 }
 
-static uint64_t later(uint64_t a, uint64_t b)
-{
+static uint64_t later(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
 /* When the head of q has left, if the link is free for it at free_at. */
-static uint64_t due_at(const struct ucx_pace *pace, const struct ucx_queue *q, uint64_t free_at, uint64_t *wire)
-{
+static uint64_t due_at(const struct ucx_pace *pace, const struct ucx_queue *q, uint64_t free_at, uint64_t *wire) {
     if (!q->head)
         return UINT64_MAX;
     struct fabric_send *send = ucx_send_from(q->head);
@@ -45,8 +40,7 @@ static uint64_t due_at(const struct ucx_pace *pace, const struct ucx_queue *q, u
     return later(free_at, ucx_send_of(send)->queued_ns) + *wire;
 }
 
-struct fabric_send *ucx_pace_take(struct ucx_pace *pace, uint64_t now, uint64_t *due)
-{
+struct fabric_send *ucx_pace_take(struct ucx_pace *pace, uint64_t now, uint64_t *due) {
     uint64_t wire = 0;
     uint64_t small = due_at(pace, &pace->small, pace->small_free, &wire);
     if (small <= now) {
@@ -64,8 +58,7 @@ struct fabric_send *ucx_pace_take(struct ucx_pace *pace, uint64_t now, uint64_t 
     return NULL;
 }
 
-static void remove_from(struct ucx_queue *q, const struct fabric_peer *peer, uint64_t comm, struct ucx_queue *out)
-{
+static void remove_from(struct ucx_queue *q, const struct fabric_peer *peer, uint64_t comm, struct ucx_queue *out) {
     struct ucx_queue keep;
     struct ucx_link *link;
     ucx_queue_init(&keep);
@@ -78,8 +71,7 @@ static void remove_from(struct ucx_queue *q, const struct fabric_peer *peer, uin
         ucx_queue_push(q, link);
 }
 
-void ucx_pace_remove(struct ucx_pace *pace, const struct fabric_peer *peer, uint64_t comm, struct ucx_queue *out)
-{
+void ucx_pace_remove(struct ucx_pace *pace, const struct fabric_peer *peer, uint64_t comm, struct ucx_queue *out) {
     remove_from(&pace->large, peer, comm, out);
     remove_from(&pace->small, peer, comm, out);
 }

@@ -20,15 +20,13 @@
 #define PROGRESS_BURST 64u
 #define DRAIN_CALLS    1000u
 
-void ucx_finish(struct fabric *f, struct ucx_link *link, zipcclResult_t result)
-{
+void ucx_finish(struct fabric *f, struct ucx_link *link, zipcclResult_t result) {
     link->result = result;
     ucx_queue_push(&f->finished, link);
 }
 
 /* Hands finished ones to the loop. */
-static void publish(struct fabric *f)
-{
+static void publish(struct fabric *f) {
     if (!f->finished.head)
         return;
     pthread_mutex_lock(&f->done_lock);
@@ -41,8 +39,7 @@ static void publish(struct fabric *f)
         ucx_wake(f->done_fd);
 }
 
-static void sent(void *request, ucs_status_t status, void *user_data)
-{
+static void sent(void *request, ucs_status_t status, void *user_data) {
     struct fabric_send *send = user_data;
     struct fabric *f = send->peer->fabric;
     if (request)
@@ -58,8 +55,7 @@ static void sent(void *request, ucs_status_t status, void *user_data)
 }
 
 /* Whether a small message has to go by rendezvous. */
-static bool is_gate(struct fabric *f, const struct fabric_send *send)
-{
+static bool is_gate(struct fabric *f, const struct fabric_send *send) {
     struct ucx_comm *c = ucx_comm_get(f, send->header.comm);
     if (!c || (++c->small_sent % GATE_EVERY != 0 && c->gates < MAX_GATES))
         return false;
@@ -67,8 +63,7 @@ static bool is_gate(struct fabric *f, const struct fabric_send *send)
     return true;
 }
 
-static void issue(struct fabric *f, struct fabric_send *send)
-{
+static void issue(struct fabric *f, struct fabric_send *send) {
     struct ucx_send *s = ucx_send_of(send);
     size_t bytes = ucx_send_bytes(send);
     bool small = bytes <= UCX_SMALL_BYTES;
@@ -79,11 +74,11 @@ static void issue(struct fabric *f, struct fabric_send *send)
     }
     bool gate = small && bytes > 0 && is_gate(f, send);
     send->header.reserved2 = gate; /* read by this side alone */
-    ucp_request_param_t param = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
-        .flags = small && !gate ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV,
-        .cb.send = sent,
-        .user_data = send};
+    ucp_request_param_t param = {.op_attr_mask =
+                                     UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+                                 .flags = small && !gate ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV,
+                                 .cb.send = sent,
+                                 .user_data = send};
     const void *buffer = send->iov[0].base;
     size_t count = bytes;
     if (send->niov > 1) {
@@ -100,8 +95,7 @@ static void issue(struct fabric *f, struct fabric_send *send)
         sent(NULL, request ? UCS_PTR_STATUS(request) : UCS_OK, send);
 }
 
-static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
-{
+static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status) {
     struct fabric_peer *peer = arg;
     (void)ep;
     (void)status;
@@ -109,15 +103,13 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
     peer->fabric->some_failed = true;
 }
 
-static void hello_sent(void *request, ucs_status_t status, void *user_data)
-{
+static void hello_sent(void *request, ucs_status_t status, void *user_data) {
     (void)status;
     (void)user_data;
     ucp_request_free(request);
 }
 
-static ucp_ep_h open_endpoint(struct fabric *f, struct fabric_peer *peer)
-{
+static ucp_ep_h open_endpoint(struct fabric *f, struct fabric_peer *peer) {
     static const uint64_t hello = 0;
     ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                                             UCP_EP_PARAM_FIELD_ERR_HANDLER,
@@ -136,8 +128,7 @@ static ucp_ep_h open_endpoint(struct fabric *f, struct fabric_peer *peer)
     return ep;
 }
 
-static void connect_peer(struct fabric *f, struct fabric_peer *peer)
-{
+static void connect_peer(struct fabric *f, struct fabric_peer *peer) {
     peer->next_live = f->live;
     f->live = peer;
     peer->bulk = open_endpoint(f, peer);
@@ -146,8 +137,7 @@ static void connect_peer(struct fabric *f, struct fabric_peer *peer)
         on_error(peer, NULL, UCS_ERR_UNREACHABLE);
 }
 
-static void close_endpoint(ucp_ep_h *ep)
-{
+static void close_endpoint(ucp_ep_h *ep) {
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
     if (!*ep)
         return;
@@ -158,8 +148,7 @@ static void close_endpoint(ucp_ep_h *ep)
 }
 
 /* Ends all that waits for peers that have failed. Closing their endpoints ends what UCX has. */
-static void reap_failed(struct fabric *f)
-{
+static void reap_failed(struct fabric *f) {
     if (!f->some_failed)
         return;
     f->some_failed = false;
@@ -182,8 +171,7 @@ static void reap_failed(struct fabric *f)
     }
 }
 
-static void take_send(struct fabric *f, struct fabric_send *send, uint64_t now)
-{
+static void take_send(struct fabric *f, struct fabric_send *send, uint64_t now) {
     struct ucx_comm *c = ucx_comm_find(f, send->header.comm);
     if (c && c->dead)
         ucx_finish(f, &ucx_send_of(send)->link, zipcclAborted);
@@ -193,8 +181,7 @@ static void take_send(struct fabric *f, struct fabric_send *send, uint64_t now)
         issue(f, send);
 }
 
-static void run_order(struct fabric *f, struct ucx_order *order)
-{
+static void run_order(struct fabric *f, struct ucx_order *order) {
     switch ((enum ucx_kind)order->link.kind) {
     case UCX_CONNECT:
         connect_peer(f, order->peer);
@@ -212,8 +199,7 @@ static void run_order(struct fabric *f, struct ucx_order *order)
 }
 
 /* Returns whether there were any. */
-static bool run_orders(struct fabric *f)
-{
+static bool run_orders(struct fabric *f) {
     struct ucx_queue orders;
     struct ucx_link *link;
     ucx_queue_init(&orders);
@@ -236,8 +222,7 @@ static bool run_orders(struct fabric *f)
     return true;
 }
 
-static void sleep_until(struct fabric *f, uint64_t due)
-{
+static void sleep_until(struct fabric *f, uint64_t due) {
     struct pollfd fds[2] = {{.fd = f->ucx_fd, .events = POLLIN}, {.fd = f->order_fd, .events = POLLIN}};
     struct timespec ts, *timeout = NULL;
     if (due != UINT64_MAX) {
@@ -252,8 +237,7 @@ static void sleep_until(struct fabric *f, uint64_t due)
     }
 }
 
-static bool stopped(struct fabric *f, bool *orders)
-{
+static bool stopped(struct fabric *f, bool *orders) {
     pthread_mutex_lock(&f->order_lock);
     bool stop = f->stop;
     *orders = f->orders.head != NULL;
@@ -262,8 +246,7 @@ static bool stopped(struct fabric *f, bool *orders)
 }
 
 /* What is complete for the user leaves; then everything is dropped. */
-static void shut_down(struct fabric *f)
-{
+static void shut_down(struct fabric *f) {
     ucp_request_param_t param = {0};
     ucs_status_ptr_t flush = f->live ? ucp_worker_flush_nbx(f->worker, &param) : NULL;
     uint64_t deadline = ucx_now() + FLUSH_NS;
@@ -283,8 +266,7 @@ static void shut_down(struct fabric *f)
     ucx_drop_all(f);
 }
 
-void *ucx_progress_main(void *arg)
-{
+void *ucx_progress_main(void *arg) {
     struct fabric *f = arg;
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: the link clock needs precise sleeps */
     for (;;) {

@@ -40,8 +40,7 @@ void builder_edge(struct builder *b, uint32_t from, uint32_t to);
 /* Array of n times BUILDER_NONE; NULL after an error. Freed by the caller. */
 uint32_t *builder_array(struct builder *b, size_t n);
 
-static inline uint32_t builder_members(const struct builder *b, uint32_t node)
-{
+static inline uint32_t builder_members(const struct builder *b, uint32_t node) {
     return b->first[node + 1] - b->first[node];
 }
 

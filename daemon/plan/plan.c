@@ -15,8 +15,7 @@
 #define PIPELINE_CHUNKS   8u
 #define MAX_RANKS         65536u
 
-static bool grow(struct builder *b, void **array, uint32_t *cap, size_t item)
-{
+static bool grow(struct builder *b, void **array, uint32_t *cap, size_t item) {
     uint32_t next = *cap ? *cap * 2 : 64;
     void *bigger = next > *cap ? realloc(*array, (size_t)next * item) : NULL;
     if (!bigger) {
@@ -28,8 +27,7 @@ static bool grow(struct builder *b, void **array, uint32_t *cap, size_t item)
     return true;
 }
 
-uint32_t builder_step(struct builder *b, const struct plan_step *step)
-{
+uint32_t builder_step(struct builder *b, const struct plan_step *step) {
     if (b->error)
         return BUILDER_NONE;
     if (b->nsteps == b->steps_cap && !grow(b, (void **)&b->steps, &b->steps_cap, sizeof(*b->steps)))
@@ -41,8 +39,7 @@ uint32_t builder_step(struct builder *b, const struct plan_step *step)
     return b->nsteps++;
 }
 
-void builder_edge(struct builder *b, uint32_t from, uint32_t to)
-{
+void builder_edge(struct builder *b, uint32_t from, uint32_t to) {
     if (b->error || from == BUILDER_NONE || to == BUILDER_NONE)
         return;
     if (b->nedges == b->edges_cap && !grow(b, (void **)&b->edges, &b->edges_cap, sizeof(*b->edges)))
@@ -50,8 +47,7 @@ void builder_edge(struct builder *b, uint32_t from, uint32_t to)
     b->edges[b->nedges++] = (struct builder_edge){from, to};
 }
 
-uint32_t *builder_array(struct builder *b, size_t n)
-{
+uint32_t *builder_array(struct builder *b, size_t n) {
     if (b->error)
         return NULL;
     uint32_t *array = malloc((n ? n : 1) * sizeof(*array));
@@ -65,8 +61,7 @@ uint32_t *builder_array(struct builder *b, size_t n)
 }
 
 /* Sorts the ranks by node. False on an invalid topology. */
-static bool sort_members(struct builder *b)
-{
+static bool sort_members(struct builder *b) {
     const struct plan_topology *t = b->args->topology;
     b->first = calloc((size_t)t->nnodes + 1, sizeof(*b->first));
     b->members = calloc(t->nranks, sizeof(*b->members));
@@ -100,8 +95,7 @@ out:
 }
 
 /* Counting sort of the edges by their start: plan.next. The order of addition, so of `to`, is kept. */
-static zipcclResult_t finish(struct builder *b, struct plan **out)
-{
+static zipcclResult_t finish(struct builder *b, struct plan **out) {
     if (b->error)
         return b->error;
     struct plan *p = calloc(1, sizeof(*p));
@@ -138,8 +132,7 @@ static zipcclResult_t finish(struct builder *b, struct plan **out)
     return zipcclSuccess;
 }
 
-zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan)
-{
+zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan) {
     const struct plan_topology *t = args->topology;
     const struct dtype_info *dtype = dtype_get(args->dtype);
     *plan = NULL;
@@ -160,8 +153,7 @@ zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan)
         goto out;
     }
     for (uint32_t i = 0; i < b.nlocal; i++) {
-        struct plan_step arrive = {
-            .kind = PLAN_ARRIVE, .local = (uint16_t)i, .rank = b.members[b.first[b.node] + i]};
+        struct plan_step arrive = {.kind = PLAN_ARRIVE, .local = (uint16_t)i, .rank = b.members[b.first[b.node] + i]};
         builder_step(&b, &arrive);
     }
     if (args->op == zipcclOpBarrier || args->count == 0)
@@ -179,8 +171,7 @@ out:
     return result;
 }
 
-void plan_free(struct plan *plan)
-{
+void plan_free(struct plan *plan) {
     if (!plan)
         return;
     free(plan->steps);
@@ -188,8 +179,7 @@ void plan_free(struct plan *plan)
     free(plan);
 }
 
-uint64_t plan_chunk_count(zipcclDataType_t dtype, uint64_t bytes, uint64_t chunk_bytes)
-{
+uint64_t plan_chunk_count(zipcclDataType_t dtype, uint64_t bytes, uint64_t chunk_bytes) {
     const struct dtype_info *info = dtype_get(dtype);
     uint64_t group = (uint64_t)GROUP_VALUES * (info ? info->bytes : 1);
     uint64_t want = bytes / PIPELINE_CHUNKS;
@@ -208,7 +198,6 @@ static const char *const g_kinds[PLAN_NUM_KINDS] = {
     [PLAN_RECV] = "receive",  [PLAN_DECODE] = "decode", [PLAN_COPY] = "copy",
 };
 
-const char *plan_kind_name(enum plan_kind kind)
-{
+const char *plan_kind_name(enum plan_kind kind) {
     return (unsigned)kind < PLAN_NUM_KINDS ? g_kinds[kind] : NULL;
 }

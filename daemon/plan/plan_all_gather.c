@@ -3,11 +3,11 @@
  * All-gather. A rank's values cross to each other node once; local ranks get them by copies.
  *
  * Each node numbers its pieces (chunk, local rank) in one order; the number is the tag, and both sides work through the
- * pieces of a node in that order. Coded, piece i uses send slot i mod window, and at each receiver slot i mod window of the
- * sender; a slot is taken again when its earlier piece has left (sender) or is decoded (receiver). A receive waits only for
- * local arrivals and decodes, so piece i moves on every node once piece i - window has: no cycle between nodes.
- * Raw, nothing holds memory, but the pieces under way are bounded in the same manner, so that a large operation does
- * not fill the queues of the fabric; receives are posted further ahead than sends.
+ * pieces of a node in that order. Coded, piece i uses send slot i mod window, and at each receiver slot i mod window of
+ * the sender; a slot is taken again when its earlier piece has left (sender) or is decoded (receiver). A receive waits
+ * only for local arrivals and decodes, so piece i moves on every node once piece i - window has: no cycle between
+ * nodes. Raw, nothing holds memory, but the pieces under way are bounded in the same manner, so that a large operation
+ * does not fill the queues of the fabric; receives are posted further ahead than sends.
  */
 #include "daemon/plan/builder.h"
 
@@ -26,20 +26,16 @@ struct gather {
     uint32_t send_window, recv_window;
 };
 
-static uint64_t piece_count(const struct gather *g, uint64_t chunk)
-{
+static uint64_t piece_count(const struct gather *g, uint64_t chunk) {
     uint64_t start = chunk * g->chunk, left = g->b->args->count - start;
     return left < g->chunk ? left : g->chunk;
 }
 
-static struct plan_ref recv_ref(const struct gather *g, uint32_t local, uint32_t rank, uint64_t chunk)
-{
-    return (struct plan_ref){
-        PLAN_RECVBUF, local, (rank * g->b->args->count + chunk * g->chunk) * g->b->value_bytes};
+static struct plan_ref recv_ref(const struct gather *g, uint32_t local, uint32_t rank, uint64_t chunk) {
+    return (struct plan_ref){PLAN_RECVBUF, local, (rank * g->b->args->count + chunk * g->chunk) * g->b->value_bytes};
 }
 
-static void add_sends(struct gather *g, uint64_t piece)
-{
+static void add_sends(struct gather *g, uint64_t piece) {
     struct builder *b = g->b;
     uint32_t local = (uint32_t)(piece % b->nlocal), slot = (uint32_t)(piece % g->send_window);
     uint64_t chunk = piece / b->nlocal;
@@ -75,8 +71,8 @@ static void add_sends(struct gather *g, uint64_t piece)
 }
 
 /* Copies what lies in local rank `from`'s buffer to the other ranks of this node. */
-static void add_copies(struct gather *g, uint32_t have, uint32_t from, struct plan_ref src, uint32_t rank, uint64_t chunk)
-{
+static void add_copies(struct gather *g, uint32_t have, uint32_t from, struct plan_ref src, uint32_t rank,
+                       uint64_t chunk) {
     struct builder *b = g->b;
     for (uint32_t i = 0; i < b->nlocal; i++) {
         bool own = src.space == PLAN_RECVBUF && i == from;
@@ -95,8 +91,7 @@ static void add_copies(struct gather *g, uint32_t have, uint32_t from, struct pl
     }
 }
 
-static void add_recv(struct gather *g, uint32_t peer, uint64_t piece)
-{
+static void add_recv(struct gather *g, uint32_t peer, uint64_t piece) {
     struct builder *b = g->b;
     uint32_t theirs = builder_members(b, peer);
     uint64_t chunk = piece / theirs;
@@ -132,8 +127,7 @@ static void add_recv(struct gather *g, uint32_t peer, uint64_t piece)
     add_copies(g, have, local, dst, rank, chunk);
 }
 
-void plan_all_gather(struct builder *b)
-{
+void plan_all_gather(struct builder *b) {
     const struct plan_args *a = b->args;
     struct gather g = {.b = b, .coded = a->codec != zipcclCodecRaw};
     uint64_t total = a->count * b->value_bytes;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Barrier: dissemination. In round k a node tells node + 2^k that all it has heard of have arrived, so after ceil(log2 n)
- * rounds every node has heard of all. Messages are empty.
+ * Barrier: dissemination. In round k a node tells node + 2^k that all it has heard of have arrived, so after ceil(log2
+ * n) rounds every node has heard of all. Messages are empty.
  */
 #include "daemon/plan/builder.h"
 
-void plan_barrier(struct builder *b)
-{
+void plan_barrier(struct builder *b) {
     uint32_t sent = BUILDER_NONE, heard = BUILDER_NONE;
     for (uint32_t k = 0; k < 31 && (1u << k) < b->nnodes; k++) {
         uint32_t distance = 1u << k;

@@ -2,11 +2,11 @@
  *
  * The host device: what may be imported, scratch memory, jobs inline and on workers, hashes.
  */
+#include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,22 +20,19 @@
 static struct device *g_device;
 static unsigned g_done;
 
-static int set_up(void **state)
-{
+static int set_up(void **state) {
     (void)state;
     struct device_config config = {.workers = 3, .inline_bytes = 1024};
     return device_host.open(&config, &g_device);
 }
 
-static int tear_down(void **state)
-{
+static int tear_down(void **state) {
     (void)state;
     device_host.close(g_device);
     return 0;
 }
 
-static int new_memfd(size_t bytes, unsigned seals)
-{
+static int new_memfd(size_t bytes, unsigned seals) {
     int fd = memfd_create("zipccl-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     assert_true(fd >= 0);
     assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
@@ -44,8 +41,7 @@ static int new_memfd(size_t bytes, unsigned seals)
     return fd;
 }
 
-static void refuse(int fd, size_t bytes)
-{
+static void refuse(int fd, size_t bytes) {
     struct device_memory m;
     const char *why = NULL;
     assert_int_equal(device_host.import(g_device, fd, bytes, &m, &why), zipcclInvalidArgument);
@@ -54,8 +50,7 @@ static void refuse(int fd, size_t bytes)
     close(fd);
 }
 
-static void test_import(void **state)
-{
+static void test_import(void **state) {
     (void)state;
     const char *why;
     struct device_memory m;
@@ -76,8 +71,7 @@ static void test_import(void **state)
     refuse(open("/dev/zero", O_RDWR), 4096);
 }
 
-static void test_alloc(void **state)
-{
+static void test_alloc(void **state) {
     (void)state;
     static const size_t sizes[] = {1, 4096, 4097, 65536, 70000, 1 << 20, (3 << 20) + 5, 9 << 20};
     for (unsigned round = 0; round < 2; round++) {
@@ -100,14 +94,12 @@ static void test_alloc(void **state)
     device_host.free(g_device, NULL, 5);
 }
 
-static void job_done(struct device_job *job)
-{
+static void job_done(struct device_job *job) {
     g_done++;
     *(bool *)job->arg = true;
 }
 
-static void run(struct device_job *job, bool *was_inline)
-{
+static void run(struct device_job *job, bool *was_inline) {
     bool finished = false;
     job->done = job_done;
     job->arg = &finished;
@@ -119,8 +111,7 @@ static void run(struct device_job *job, bool *was_inline)
     }
 }
 
-static void test_codec(void **state)
-{
+static void test_codec(void **state) {
     (void)state;
     static const size_t counts[] = {1, 100, 511, 512, 5000, 70001};
     for (unsigned c = 0; c < 6; c++) {
@@ -175,8 +166,7 @@ static void test_codec(void **state)
     }
 }
 
-static void test_many(void **state)
-{
+static void test_many(void **state) {
     (void)state;
     enum { N = 500, BYTES = 5000 };
     struct device_job *jobs = calloc(N, sizeof(*jobs));
@@ -217,16 +207,14 @@ static void test_many(void **state)
     free(finished);
 }
 
-static void test_describe(void **state)
-{
+static void test_describe(void **state) {
     (void)state;
     char text[64];
     device_host.describe(g_device, text, sizeof(text));
     assert_true(strncmp(text, "host: 3 workers, ", 17) == 0);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_import), cmocka_unit_test(test_alloc),    cmocka_unit_test(test_codec),
         cmocka_unit_test(test_many),   cmocka_unit_test(test_describe),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Executors of several nodes in one process, over the fake fabric and over UCX: every operation, bit for bit, and every way
- * to fail.
+ * Executors of several nodes in one process, over the fake fabric and over UCX: every operation, bit for bit, and every
+ * way to fail.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,32 +45,28 @@ struct world {
 
 static uint64_t g_key = 1;
 
-static double seconds(void)
-{
+static double seconds(void) {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-static void open_comms(struct world *w)
-{
+static void open_comms(struct world *w) {
     struct plan_topology t = {w->nranks, w->nnodes, w->rank_node};
     for (uint32_t n = 0; n < w->nnodes; n++)
         assert_int_equal(exec_comm_new(w->executor[n], g_key, n, &t, w->peers[n], 0, &w->comm[n]), zipcclSuccess);
     g_key++;
 }
 
-static void close_comms(struct world *w)
-{
+static void close_comms(struct world *w) {
     for (uint32_t n = 0; n < w->nnodes; n++) {
         exec_comm_free(w->comm[n]);
         w->comm[n] = NULL;
     }
 }
 
-static void open_world(struct world *w, const struct fabric_ops *ops, uint32_t nnodes, uint32_t nranks, size_t inline_bytes,
-                       uint64_t chunk, uint32_t window, bool verify)
-{
+static void open_world(struct world *w, const struct fabric_ops *ops, uint32_t nnodes, uint32_t nranks,
+                       size_t inline_bytes, uint64_t chunk, uint32_t window, bool verify) {
     memset(w, 0, sizeof(*w));
     w->ops = ops;
     w->nnodes = nnodes;
@@ -109,8 +105,7 @@ static void open_world(struct world *w, const struct fabric_ops *ops, uint32_t n
     open_comms(w);
 }
 
-static void close_world(struct world *w)
-{
+static void close_world(struct world *w) {
     close_comms(w);
     for (uint32_t n = 0; n < w->nnodes; n++) {
         if (w->fabric[n])
@@ -122,8 +117,7 @@ static void close_world(struct world *w)
     }
 }
 
-static void poll_world(struct world *w)
-{
+static void poll_world(struct world *w) {
     for (uint32_t n = 0; n < w->nnodes; n++) {
         device_host.poll(w->device[n]);
         if (w->fabric[n])
@@ -131,8 +125,7 @@ static void poll_world(struct world *w)
     }
 }
 
-static void done(void *arg, const struct exec_result *result)
-{
+static void done(void *arg, const struct exec_result *result) {
     struct outcome *o = arg;
     o->done++;
     o->result = *result;
@@ -140,8 +133,7 @@ static void done(void *arg, const struct exec_result *result)
     o->result.text = o->text;
 }
 
-static void start_node(struct world *w, uint32_t n, const struct exec_args *args)
-{
+static void start_node(struct world *w, uint32_t n, const struct exec_args *args) {
     struct exec_args a = *args;
     a.seq = w->seq;
     a.done = done;
@@ -150,8 +142,7 @@ static void start_node(struct world *w, uint32_t n, const struct exec_args *args
     assert_int_equal(exec_op_start(w->comm[n], &a, &w->op[n]), zipcclSuccess);
 }
 
-static void arrive_node(struct world *w, uint32_t n)
-{
+static void arrive_node(struct world *w, uint32_t n) {
     uint32_t local = 0;
     for (uint32_t r = 0; r < w->nranks; r++) {
         if (w->rank_node[r] == n)
@@ -159,8 +150,7 @@ static void arrive_node(struct world *w, uint32_t n)
     }
 }
 
-static void wait_node(struct world *w, uint32_t n)
-{
+static void wait_node(struct world *w, uint32_t n) {
     double end = seconds() + WAIT;
     while (!w->out[n].done && seconds() < end)
         poll_world(w);
@@ -168,8 +158,7 @@ static void wait_node(struct world *w, uint32_t n)
 }
 
 /* Values like those of a trained network: small exponents' range, some zeros. */
-static void fill(uint8_t *p, zipcclDataType_t dtype, size_t count, unsigned seed)
-{
+static void fill(uint8_t *p, zipcclDataType_t dtype, size_t count, unsigned seed) {
     const struct dtype_info *info = dtype_get(dtype);
     uint32_t x = seed * 2654435761u + 1;
     for (size_t i = 0; i < count; i++) {
@@ -185,8 +174,7 @@ static void fill(uint8_t *p, zipcclDataType_t dtype, size_t count, unsigned seed
     }
 }
 
-static void allocate(struct world *w, const struct exec_args *a, bool in_place)
-{
+static void allocate(struct world *w, const struct exec_args *a, bool in_place) {
     size_t shard = a->count * dtype_get(a->dtype)->bytes;
     size_t total = a->op == zipcclOpAllGather ? shard * w->nranks : shard;
     for (uint32_t r = 0; r < w->nranks; r++) {
@@ -198,8 +186,7 @@ static void allocate(struct world *w, const struct exec_args *a, bool in_place)
     }
 }
 
-static void release(struct world *w, bool in_place)
-{
+static void release(struct world *w, bool in_place) {
     for (uint32_t r = 0; r < w->nranks; r++) {
         if (!in_place)
             free(w->send[r]);
@@ -207,8 +194,7 @@ static void release(struct world *w, bool in_place)
     }
 }
 
-static void check(struct world *w, const struct exec_args *a)
-{
+static void check(struct world *w, const struct exec_args *a) {
     size_t shard = a->count * dtype_get(a->dtype)->bytes;
     size_t total = a->op == zipcclOpAllGather ? shard * w->nranks : shard;
     uint8_t *want = malloc(shard + 1);
@@ -222,8 +208,7 @@ static void check(struct world *w, const struct exec_args *a)
     free(want);
 }
 
-static void run(struct world *w, const struct exec_args *a, bool in_place)
-{
+static void run(struct world *w, const struct exec_args *a, bool in_place) {
     w->seq++;
     allocate(w, a, in_place);
     for (uint32_t n = 0; n < w->nnodes; n++)
@@ -244,8 +229,7 @@ static void run(struct world *w, const struct exec_args *a, bool in_place)
     release(w, in_place);
 }
 
-static void run_all(struct world *w, bool large)
-{
+static void run_all(struct world *w, bool large) {
     static const size_t counts[] = {0, 1, 31, 1000, 40001, 150001};
     static const zipcclDataType_t dtypes[] = {zipcclBfloat16, zipcclFloat32, zipcclFloat8e4m3, zipcclInt64};
     for (unsigned op = 0; op < zipcclNumOps; op++) {
@@ -265,8 +249,7 @@ static void run_all(struct world *w, bool large)
     }
 }
 
-static void test_one_node(void **state)
-{
+static void test_one_node(void **state) {
     (void)state;
     struct world w;
     open_world(&w, NULL, 1, 3, 4096, 1 << 20, 4, false);
@@ -274,8 +257,7 @@ static void test_one_node(void **state)
     close_world(&w);
 }
 
-static void test_synchronous(void **state)
-{
+static void test_synchronous(void **state) {
     (void)state;
     struct world w;
     open_world(&w, NULL, 1, 2, 65536, 1 << 20, 4, false);
@@ -296,27 +278,26 @@ static void test_synchronous(void **state)
     close_world(&w);
 }
 
-static void test_fake(void **state)
-{
+static void test_fake(void **state) {
     (void)state;
     for (unsigned v = 0; v < 8; v++) {
         struct world w;
         fake_seed(v + 1);
-        open_world(&w, &fabric_fake, 2 + v % 3, 2 + v % 3 + v / 2, v % 2 ? 0 : 8192, v % 2 ? 64 << 10 : 1 << 20, 1 + v % 4,
-                   v % 3 == 0);
+        open_world(&w, &fabric_fake, 2 + v % 3, 2 + v % 3 + v / 2, v % 2 ? 0 : 8192, v % 2 ? 64 << 10 : 1 << 20,
+                   1 + v % 4, v % 3 == 0);
         run_all(&w, v < 4);
         close_world(&w);
     }
 }
 
-static void test_ucx(void **state)
-{
+static void test_ucx(void **state) {
     (void)state;
     for (unsigned v = 0; v < 2; v++) {
         struct world w;
         open_world(&w, &fabric_ucx, 2 + v, 4 + v, 8192, 128 << 10, 2 + v, v);
         run_all(&w, true);
-        struct exec_args a = {.op = zipcclOpAllGather, .dtype = zipcclBfloat16, .codec = zipcclCodecTier, .count = 4 << 20};
+        struct exec_args a = {
+            .op = zipcclOpAllGather, .dtype = zipcclBfloat16, .codec = zipcclCodecTier, .count = 4 << 20};
         run(&w, &a, false);
         assert_true(w.out[0].result.wire_bytes < w.out[0].result.raw_bytes);
         assert_true(w.out[0].result.coded_to_bytes < w.out[0].result.coded_from_bytes);
@@ -329,8 +310,7 @@ static void test_ucx(void **state)
 }
 
 /* Runs a on node 0 and b on node 1; both must fail, node 0 or 1, who first finds out, with a text that holds `text`. */
-static void mismatch(const struct exec_args *a, const struct exec_args *b, const char *text)
-{
+static void mismatch(const struct exec_args *a, const struct exec_args *b, const char *text) {
     struct world w;
     open_world(&w, &fabric_fake, 2, 2, 8192, 64 << 10, 2, false);
     w.seq = 12;
@@ -355,8 +335,7 @@ static void mismatch(const struct exec_args *a, const struct exec_args *b, const
     close_world(&w);
 }
 
-static void test_mismatch(void **state)
-{
+static void test_mismatch(void **state) {
     (void)state;
     const struct exec_args base = {.op = zipcclOpAllGather, .dtype = zipcclBfloat16, .count = 100};
     struct exec_args other = base;
@@ -384,8 +363,7 @@ static void test_mismatch(void **state)
     mismatch(&root, &root2, "from rank 0");
 }
 
-static void test_corrupt(void **state)
-{
+static void test_corrupt(void **state) {
     (void)state;
     for (unsigned v = 0; v < 3; v++) { /* coded; coded and raw with hashes */
         struct world w;
@@ -418,8 +396,7 @@ static void test_corrupt(void **state)
     }
 }
 
-static void test_death(void **state)
-{
+static void test_death(void **state) {
     (void)state;
     struct world w;
     open_world(&w, &fabric_fake, 3, 3, 8192, 64 << 10, 2, false);
@@ -442,14 +419,14 @@ static void test_death(void **state)
     close_world(&w);
 }
 
-static void test_fail(void **state)
-{
+static void test_fail(void **state) {
     (void)state;
     for (unsigned polls = 0; polls < 30; polls++) {
         struct world w;
         fake_seed(polls);
         open_world(&w, &fabric_fake, 2, 3, 0, 64 << 10, 2, false);
-        struct exec_args a = {.op = zipcclOpAllGather, .dtype = zipcclBfloat16, .codec = zipcclCodecTier, .count = 200000};
+        struct exec_args a = {
+            .op = zipcclOpAllGather, .dtype = zipcclBfloat16, .codec = zipcclCodecTier, .count = 200000};
         w.seq = 1;
         allocate(&w, &a, false);
         for (uint32_t n = 0; n < 2; n++) {
@@ -485,14 +462,12 @@ struct probed {
     uint64_t bps, latency;
 };
 
-static void probe_done(void *arg, zipcclResult_t result, uint64_t bps, uint64_t latency)
-{
+static void probe_done(void *arg, zipcclResult_t result, uint64_t bps, uint64_t latency) {
     struct probed *p = arg;
     *p = (struct probed){p->done + 1, result, bps, latency};
 }
 
-static void probe_world(const struct fabric_ops *ops, uint32_t nnodes)
-{
+static void probe_world(const struct fabric_ops *ops, uint32_t nnodes) {
     struct world w;
     struct probed p[MAX_NODES] = {{0}};
     open_world(&w, ops, nnodes, nnodes, 8192, 1 << 20, 2, false);
@@ -521,8 +496,7 @@ static void probe_world(const struct fabric_ops *ops, uint32_t nnodes)
     close_world(&w);
 }
 
-static void test_probe(void **state)
-{
+static void test_probe(void **state) {
     (void)state;
     probe_world(&fabric_fake, 2);
     probe_world(&fabric_fake, 4);
@@ -530,8 +504,7 @@ static void test_probe(void **state)
     probe_world(&fabric_ucx, 3);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_node), cmocka_unit_test(test_synchronous), cmocka_unit_test(test_fake),
         cmocka_unit_test(test_ucx),      cmocka_unit_test(test_mismatch),    cmocka_unit_test(test_corrupt),

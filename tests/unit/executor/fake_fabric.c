@@ -24,7 +24,7 @@ struct fabric {
     unsigned nrecvs;
     struct {
         struct fabric_send *send;
-        bool drop; /* ends at the sender alone */
+        bool drop;      /* ends at the sender alone */
     } sends[MAX_ITEMS]; /* of this node */
     unsigned nsends;
     uint64_t sent_bytes;
@@ -32,34 +32,28 @@ struct fabric {
 
 static unsigned g_spoil, g_seed = 1;
 
-void fake_spoil(unsigned n)
-{
+void fake_spoil(unsigned n) {
     g_spoil = n;
 }
 
-void fake_seed(unsigned seed)
-{
+void fake_seed(unsigned seed) {
     g_seed = seed;
 }
 
-static unsigned roll(unsigned n)
-{
+static unsigned roll(unsigned n) {
     g_seed = g_seed * 1103515245u + 12345u;
     return (g_seed >> 8) % n;
 }
 
-struct fabric_peer *fake_peer(struct fabric *f)
-{
+struct fabric_peer *fake_peer(struct fabric *f) {
     return &f->self;
 }
 
-void fake_kill(struct fabric *f)
-{
+void fake_kill(struct fabric *f) {
     f->dead = true;
 }
 
-static bool is_dead_comm(const struct fabric *f, uint64_t comm)
-{
+static bool is_dead_comm(const struct fabric *f, uint64_t comm) {
     for (unsigned i = 0; i < f->ndead; i++) {
         if (f->dead_comms[i] == comm)
             return true;
@@ -67,8 +61,7 @@ static bool is_dead_comm(const struct fabric *f, uint64_t comm)
     return false;
 }
 
-static zipcclResult_t fake_open(const struct fabric_config *config, struct fabric **fabric, const char **why)
-{
+static zipcclResult_t fake_open(const struct fabric_config *config, struct fabric **fabric, const char **why) {
     (void)config;
     *why = NULL;
     *fabric = calloc(1, sizeof(**fabric));
@@ -78,37 +71,31 @@ static zipcclResult_t fake_open(const struct fabric_config *config, struct fabri
     return zipcclSuccess;
 }
 
-static void fake_close(struct fabric *f)
-{
+static void fake_close(struct fabric *f) {
     free(f);
 }
 
-static void fake_send(struct fabric *f, struct fabric_send *send)
-{
+static void fake_send(struct fabric *f, struct fabric_send *send) {
     f->sends[f->nsends].send = send;
     f->sends[f->nsends++].drop = false;
 }
 
-static void fake_recv(struct fabric *f, struct fabric_recv *recv)
-{
+static void fake_recv(struct fabric *f, struct fabric_recv *recv) {
     f->recvs[f->nrecvs++] = recv;
 }
 
-static void fake_abort(struct fabric *f, uint64_t comm)
-{
+static void fake_abort(struct fabric *f, uint64_t comm) {
     if (!is_dead_comm(f, comm) && f->ndead < MAX_DEAD)
         f->dead_comms[f->ndead++] = comm;
 }
 
-static void end_send(struct fabric *f, unsigned i, zipcclResult_t result)
-{
+static void end_send(struct fabric *f, unsigned i, zipcclResult_t result) {
     struct fabric_send *send = f->sends[i].send;
     f->sends[i] = f->sends[--f->nsends];
     send->done(send, result);
 }
 
-static void copy_message(const struct fabric_send *send, struct fabric_recv *recv)
-{
+static void copy_message(const struct fabric_send *send, struct fabric_recv *recv) {
     size_t at = 0;
     for (unsigned i = 0; i < send->niov; i++) {
         if (send->iov[i].bytes)
@@ -120,8 +107,7 @@ static void copy_message(const struct fabric_send *send, struct fabric_recv *rec
         ((uint8_t *)recv->buffer)[at / 2] ^= 0x10;
 }
 
-static void deliver(struct fabric *f, unsigned i, struct fabric *to)
-{
+static void deliver(struct fabric *f, unsigned i, struct fabric *to) {
     struct fabric_send *send = f->sends[i].send;
     size_t bytes = 0;
     for (unsigned k = 0; k < send->niov; k++)
@@ -144,8 +130,7 @@ static void deliver(struct fabric *f, unsigned i, struct fabric *to)
     }
 }
 
-static void fake_poll(struct fabric *f)
-{
+static void fake_poll(struct fabric *f) {
     for (unsigned k = 0; k < 8 && f->nsends > 0; k++) {
         unsigned i = roll(f->nsends);
         struct fabric_send *send = f->sends[i].send;
@@ -172,8 +157,7 @@ static void fake_poll(struct fabric *f)
     }
 }
 
-static void fake_counters(const struct fabric *f, uint64_t *sent, uint64_t *received)
-{
+static void fake_counters(const struct fabric *f, uint64_t *sent, uint64_t *received) {
     *sent = f->sent_bytes;
     *received = 0;
 }

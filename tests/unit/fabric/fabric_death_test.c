@@ -14,14 +14,13 @@
 
 #include "pair.h"
 
-#define SOON 5.0 /* usual is a few ms; a loaded machine may take longer */
+#define SOON  5.0 /* usual is a few ms; a loaded machine may take longer */
 #define BYTES ((size_t)8 << 20)
 
 enum role { IDLE, SENDS, RECEIVES_HALF };
 
 /* The peer: gets our address, gives its own, connects, does its part and waits to be killed. */
-static void child(enum role role, int in, int out)
-{
+static void child(enum role role, int in, int out) {
     struct fabric_config config = {0};
     struct fabric *f;
     struct fabric_peer *peer;
@@ -51,8 +50,7 @@ static void child(enum role role, int in, int out)
     _exit(0);
 }
 
-static pid_t start_child(enum role role, int *to, int *from)
-{
+static pid_t start_child(enum role role, int *to, int *from) {
     int in[2], out[2];
     if (pipe(in) || pipe(out))
         return -1;
@@ -69,8 +67,7 @@ static pid_t start_child(enum role role, int *to, int *from)
     return pid;
 }
 
-static void run(enum role role)
-{
+static void run(enum role role) {
     /* Forked before UCX starts threads here. */
     int to = -1, from = -1;
     pid_t pid = start_child(role, &to, &from);
@@ -127,27 +124,23 @@ static void run(enum role role)
     close(from);
 }
 
-static void test_idle(void **state)
-{
+static void test_idle(void **state) {
     (void)state;
     run(IDLE);
 }
 
-static void test_sender(void **state)
-{
+static void test_sender(void **state) {
     (void)state;
     run(SENDS);
 }
 
-static void test_receiver(void **state)
-{
+static void test_receiver(void **state) {
     (void)state;
     run(RECEIVES_HALF);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle), cmocka_unit_test(test_sender), cmocka_unit_test(test_receiver)};
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_idle), cmocka_unit_test(test_sender),
+                                       cmocka_unit_test(test_receiver)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

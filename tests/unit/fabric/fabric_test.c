@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two fabrics in one process over TCP: sizes and orders, short receives, abort, forget, the link rate, many communicators.
- * Given "bench", prints the throughput of raw messages instead.
+ * Two fabrics in one process over TCP: sizes and orders, short receives, abort, forget, the link rate, many
+ * communicators. Given "bench", prints the throughput of raw messages instead.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,14 +18,12 @@ static struct fabric *g_a, *g_b;
 static struct fabric_peer *g_to_b, *g_to_a; /* b as a sees it; a as b does */
 static uint64_t g_comm = 1000;
 
-static void fill(uint8_t *p, size_t n, unsigned seed)
-{
+static void fill(uint8_t *p, size_t n, unsigned seed) {
     for (size_t i = 0; i < n; i++)
         p[i] = (uint8_t)((i * 2654435761u + seed) >> 13);
 }
 
-static int set_up(void **state)
-{
+static int set_up(void **state) {
     (void)state;
     struct fabric_config config = {0};
     const char *why = NULL;
@@ -41,8 +39,7 @@ static int set_up(void **state)
     return fabric_ucx.connect(g_b, address, n, &g_to_a) ? -1 : 0;
 }
 
-static int tear_down(void **state)
-{
+static int tear_down(void **state) {
     (void)state;
     fabric_ucx.disconnect(g_a, g_to_b);
     fabric_ucx.disconnect(g_b, g_to_a);
@@ -51,8 +48,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void test_sizes(void **state)
-{
+static void test_sizes(void **state) {
     (void)state;
     static const size_t sizes[] = {0, 1, 3, 100, 101, 4095, 16384, 16385, 65537, 1000003, 4 << 20, (64 << 20) + 7};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
@@ -87,8 +83,7 @@ static void test_sizes(void **state)
 }
 
 /* Messages and receives in different random orders, both ways at once. */
-static void test_order(void **state)
-{
+static void test_order(void **state) {
     (void)state;
     enum { N = 300, MAX = 40000 };
     struct tx *t = calloc(2 * N, sizeof(*t));
@@ -128,8 +123,7 @@ static void test_order(void **state)
 }
 
 /* Far more small messages than gates let pass, to a receiver that is late. */
-static void test_gates(void **state)
-{
+static void test_gates(void **state) {
     (void)state;
     enum { N = 2000 };
     struct tx *t = calloc(N, sizeof(*t));
@@ -154,8 +148,7 @@ static void test_gates(void **state)
     free(in);
 }
 
-static void test_too_long(void **state)
-{
+static void test_too_long(void **state) {
     (void)state;
     static const size_t sizes[] = {500, 1 << 20};
     for (unsigned i = 0; i < 4; i++) {
@@ -179,8 +172,7 @@ static void test_too_long(void **state)
     }
 }
 
-static void test_abort(void **state)
-{
+static void test_abort(void **state) {
     (void)state;
     size_t n = 1 << 20;
     uint8_t *out = calloc(1, n), *in = calloc(1, n);
@@ -210,8 +202,7 @@ static void test_abort(void **state)
     free(in);
 }
 
-static void test_many_comms(void **state)
-{
+static void test_many_comms(void **state) {
     (void)state;
     for (unsigned i = 0; i < 6000; i++) {
         uint32_t out = i, in = 0;
@@ -228,8 +219,7 @@ static void test_many_comms(void **state)
 }
 
 /* Seconds for n messages of `bytes`, all given at once. */
-static double transfer(unsigned n, size_t bytes)
-{
+static double transfer(unsigned n, size_t bytes) {
     struct tx *t = calloc(n, sizeof(*t));
     struct rx *r = calloc(n, sizeof(*r));
     uint8_t *out = malloc(bytes), *in = malloc(bytes * n);
@@ -253,8 +243,7 @@ static double transfer(unsigned n, size_t bytes)
     return took;
 }
 
-static void test_rate(void **state)
-{
+static void test_rate(void **state) {
     (void)state;
     /* 100 MB/s: 20 MB take 0.2 s. Never less; more only where the machine is busy. */
     transfer(1, 1000);
@@ -285,8 +274,7 @@ static void test_rate(void **state)
     fabric_ucx.set_link_rate(g_a, 0);
 }
 
-static void test_bad(void **state)
-{
+static void test_bad(void **state) {
     (void)state;
     struct fabric_config config = {.tls = "nonsense"};
     struct fabric *f;
@@ -305,8 +293,7 @@ static void test_bad(void **state)
 }
 
 /* Closing with messages of all kinds under way leaks and hangs nothing. */
-static void test_close_busy(void **state)
-{
+static void test_close_busy(void **state) {
     (void)state;
     struct fabric_config config = {0};
     struct fabric *f;
@@ -330,8 +317,7 @@ static void test_close_busy(void **state)
     free(in);
 }
 
-static void bench(void)
-{
+static void bench(void) {
     static const size_t sizes[] = {16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20};
     set_up(NULL);
     for (size_t i = 0; i < 6; i++) {
@@ -356,12 +342,11 @@ static void bench(void)
     tear_down(NULL);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_order),      cmocka_unit_test(test_gates),
-        cmocka_unit_test(test_too_long), cmocka_unit_test(test_abort),   cmocka_unit_test(test_many_comms),
-        cmocka_unit_test(test_rate),  cmocka_unit_test(test_bad),        cmocka_unit_test(test_close_busy),
+        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_order), cmocka_unit_test(test_gates),
+        cmocka_unit_test(test_too_long), cmocka_unit_test(test_abort), cmocka_unit_test(test_many_comms),
+        cmocka_unit_test(test_rate),     cmocka_unit_test(test_bad),   cmocka_unit_test(test_close_busy),
     };
     if (argc > 1 && strcmp(argv[1], "bench") == 0) {
         bench();

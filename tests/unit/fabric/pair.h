@@ -24,26 +24,22 @@ struct rx {
     zipcclResult_t result;
 };
 
-static inline double seconds(void)
-{
+static inline double seconds(void) {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-static inline void tx_done(struct fabric_send *send, zipcclResult_t result)
-{
+static inline void tx_done(struct fabric_send *send, zipcclResult_t result) {
     ((struct tx *)send->arg)->result = result;
 }
 
-static inline void rx_done(struct fabric_recv *recv, zipcclResult_t result)
-{
+static inline void rx_done(struct fabric_recv *recv, zipcclResult_t result) {
     ((struct rx *)recv->arg)->result = result;
 }
 
 static inline void tx_start(struct fabric *f, struct fabric_peer *peer, struct tx *t, uint64_t comm, uint32_t node,
-                            uint32_t tag, const void *data, size_t bytes)
-{
+                            uint32_t tag, const void *data, size_t bytes) {
     memset(t, 0, sizeof(*t));
     t->result = PENDING;
     t->send.peer = peer;
@@ -59,8 +55,7 @@ static inline void tx_start(struct fabric *f, struct fabric_peer *peer, struct t
 }
 
 static inline void rx_start(struct fabric *f, struct fabric_peer *peer, struct rx *r, uint64_t comm, uint32_t node,
-                            uint32_t tag, void *buffer, size_t capacity)
-{
+                            uint32_t tag, void *buffer, size_t capacity) {
     memset(r, 0, sizeof(*r));
     r->result = PENDING;
     r->recv.peer = peer;
@@ -76,8 +71,7 @@ static inline void rx_start(struct fabric *f, struct fabric_peer *peer, struct r
 }
 
 /* Runs the callbacks of both until *result is set or the time is over; whether it is set. */
-static inline bool wait_for(struct fabric *a, struct fabric *b, const zipcclResult_t *result, double limit)
-{
+static inline bool wait_for(struct fabric *a, struct fabric *b, const zipcclResult_t *result, double limit) {
     double end = seconds() + limit;
     while (*(volatile const zipcclResult_t *)result == PENDING && seconds() < end) {
         struct pollfd fds[2] = {{.fd = fabric_ucx.fd(a), .events = POLLIN}, {.fd = -1, .events = POLLIN}};

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "daemon/plan/plan.h"
-#include "proto/op.h"
 #include "kernels/dtype.h"
+#include "proto/op.h"
 #include "simulator.h"
 
 #define MAX_RANKS 20
@@ -21,8 +21,7 @@ static const uint64_t g_counts[] = {0, 1, 7, 1000, 32768, 32769, 100001, 300007}
 
 enum layout { BLOCKED, ROUND_ROBIN, UNEVEN, NUM_LAYOUTS };
 
-static uint32_t lay_out(enum layout layout, uint32_t nodes, uint32_t per_node, uint32_t *rank_node)
-{
+static uint32_t lay_out(enum layout layout, uint32_t nodes, uint32_t per_node, uint32_t *rank_node) {
     uint32_t n = nodes * per_node;
     for (uint32_t r = 0; r < n; r++)
         rank_node[r] = layout == ROUND_ROBIN ? r % nodes : r / per_node;
@@ -34,8 +33,7 @@ static uint32_t lay_out(enum layout layout, uint32_t nodes, uint32_t per_node, u
     return n;
 }
 
-static void check(const struct plan_args *args, unsigned seed)
-{
+static void check(const struct plan_args *args, unsigned seed) {
     const struct plan_topology *t = args->topology;
     struct sim_result result;
     const char *why = simulate(args, seed, &result);
@@ -58,8 +56,7 @@ static void check(const struct plan_args *args, unsigned seed)
         assert_int_equal(total, 0);
 }
 
-static void sweep(zipcclOp_t op)
-{
+static void sweep(zipcclOp_t op) {
     uint32_t rank_node[MAX_RANKS];
     unsigned seed = 1;
     for (uint32_t nodes = 1; nodes <= 5; nodes++) {
@@ -86,26 +83,22 @@ static void sweep(zipcclOp_t op)
     }
 }
 
-static void test_all_gather(void **state)
-{
+static void test_all_gather(void **state) {
     (void)state;
     sweep(zipcclOpAllGather);
 }
 
-static void test_broadcast(void **state)
-{
+static void test_broadcast(void **state) {
     (void)state;
     sweep(zipcclOpBroadcast);
 }
 
-static void test_barrier(void **state)
-{
+static void test_barrier(void **state) {
     (void)state;
     sweep(zipcclOpBarrier);
 }
 
-static void test_many_chunks(void **state)
-{
+static void test_many_chunks(void **state) {
     (void)state;
     static const uint32_t rank_node[] = {0, 1, 2, 0, 1, 0};
     struct plan_topology t = {6, 3, rank_node};
@@ -125,8 +118,7 @@ static void test_many_chunks(void **state)
     }
 }
 
-static void test_slot_memory(void **state)
-{
+static void test_slot_memory(void **state) {
     (void)state;
     static const uint32_t rank_node[] = {0, 1, 2, 3};
     struct plan_topology t = {4, 4, rank_node};
@@ -150,8 +142,7 @@ static void test_slot_memory(void **state)
     plan_free(p);
 }
 
-static void test_bad_arguments(void **state)
-{
+static void test_bad_arguments(void **state) {
     (void)state;
     static const uint32_t rank_node[] = {0, 1}, gap[] = {0, 2}, far[] = {0, 9};
     struct plan_topology t = {2, 2, rank_node}, none = {2, 3, gap}, wild = {2, 2, far}, zero = {0, 0, rank_node};
@@ -182,8 +173,7 @@ static void test_bad_arguments(void **state)
     }
 }
 
-static void test_chunk_count(void **state)
-{
+static void test_chunk_count(void **state) {
     (void)state;
     for (unsigned d = 0; d < zipcclNumTypes; d++) {
         uint64_t esz = dtype_get(d)->bytes;
@@ -200,8 +190,7 @@ static void test_chunk_count(void **state)
     assert_int_equal(plan_chunk_count(zipcclBfloat16, 1 << 20, 4 << 20), 64 << 10);
 }
 
-static void test_names(void **state)
-{
+static void test_names(void **state) {
     (void)state;
     zipcclOp_t op;
     assert_true(op_from_name("allgather", &op) && op == zipcclOpAllGather);
@@ -218,12 +207,11 @@ static void test_names(void **state)
     assert_null(plan_kind_name((enum plan_kind)50));
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_gather),    cmocka_unit_test(test_broadcast),   cmocka_unit_test(test_barrier),
-        cmocka_unit_test(test_many_chunks),   cmocka_unit_test(test_slot_memory), cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_chunk_count),   cmocka_unit_test(test_names),
+        cmocka_unit_test(test_all_gather),  cmocka_unit_test(test_broadcast),   cmocka_unit_test(test_barrier),
+        cmocka_unit_test(test_many_chunks), cmocka_unit_test(test_slot_memory), cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_chunk_count), cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

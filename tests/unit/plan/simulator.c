@@ -63,8 +63,7 @@ struct sim {
 
 static char g_why[512];
 
-static bool fail(struct sim *s, const char *format, ...)
-{
+static bool fail(struct sim *s, const char *format, ...) {
     va_list ap;
     va_start(ap, format);
     vsnprintf(g_why, sizeof(g_why), format, ap);
@@ -73,14 +72,12 @@ static bool fail(struct sim *s, const char *format, ...)
     return false;
 }
 
-static uint32_t roll(struct sim *s, uint32_t n)
-{
+static uint32_t roll(struct sim *s, uint32_t n) {
     s->seed = s->seed * 1664525u + 1013904223u;
     return (uint32_t)(((uint64_t)(s->seed >> 8) * n) >> 24);
 }
 
-static bool write_buffer(struct sim *s, uint32_t n, struct plan_ref dst, struct extent content)
-{
+static bool write_buffer(struct sim *s, uint32_t n, struct plan_ref dst, struct extent content) {
     if (dst.index >= s->nodes[n].nlocal)
         return fail(s, "node %u: write to local rank %u", n, dst.index);
     struct buffer *b = &s->nodes[n].recvbuf[dst.index];
@@ -97,8 +94,7 @@ static bool write_buffer(struct sim *s, uint32_t n, struct plan_ref dst, struct 
     return true;
 }
 
-static bool read_ref(struct sim *s, uint32_t n, const struct plan_step *step, struct extent *out)
-{
+static bool read_ref(struct sim *s, uint32_t n, const struct plan_step *step, struct extent *out) {
     struct node *node = &s->nodes[n];
     uint64_t bytes = step->count * s->esz;
     struct plan_ref src = step->src;
@@ -132,8 +128,7 @@ static bool read_ref(struct sim *s, uint32_t n, const struct plan_step *step, st
     return true;
 }
 
-static bool take_slot(struct sim *s, uint32_t n, uint32_t step)
-{
+static bool take_slot(struct sim *s, uint32_t n, uint32_t step) {
     struct node *node = &s->nodes[n];
     uint32_t index = node->plan->steps[step].dst.index;
     if (index >= node->plan->nslots || node->plan->steps[step].count > node->plan->slot_count)
@@ -146,21 +141,18 @@ static bool take_slot(struct sim *s, uint32_t n, uint32_t step)
     return true;
 }
 
-static bool check_rank(struct sim *s, uint32_t n, const struct plan_step *step, const struct extent *e)
-{
+static bool check_rank(struct sim *s, uint32_t n, const struct plan_step *step, const struct extent *e) {
     if (step->count && e->rank != step->rank)
         return fail(s, "node %u: %s of rank %u holds rank %u", n, plan_kind_name(step->kind), step->rank, e->rank);
     return true;
 }
 
-static void push_ready(struct sim *s, uint32_t n, uint32_t step)
-{
+static void push_ready(struct sim *s, uint32_t n, uint32_t step) {
     s->nodes[n].phase[step] = READY;
     s->ready[s->nready++] = (struct item){n, step, UINT32_MAX, UINT32_MAX};
 }
 
-static void complete(struct sim *s, uint32_t n, uint32_t step)
-{
+static void complete(struct sim *s, uint32_t n, uint32_t step) {
     struct node *node = &s->nodes[n];
     const struct plan_step *st = &node->plan->steps[step];
     node->phase[step] = DONE;
@@ -173,8 +165,7 @@ static void complete(struct sim *s, uint32_t n, uint32_t step)
     }
 }
 
-static bool start(struct sim *s, struct item item)
-{
+static bool start(struct sim *s, struct item item) {
     struct node *node = &s->nodes[item.node];
     const struct plan_step *st = &node->plan->steps[item.step];
     node->phase[item.step] = ACTIVE;
@@ -203,8 +194,7 @@ static bool start(struct sim *s, struct item item)
     return true;
 }
 
-static bool end(struct sim *s, struct item item)
-{
+static bool end(struct sim *s, struct item item) {
     const struct plan_step *st = &s->nodes[item.node].plan->steps[item.step];
     struct extent e = {0};
     if (st->kind == PLAN_ARRIVE) {
@@ -230,8 +220,7 @@ static bool end(struct sim *s, struct item item)
     return true;
 }
 
-static bool check_shape(struct sim *s, uint32_t n)
-{
+static bool check_shape(struct sim *s, uint32_t n) {
     struct node *node = &s->nodes[n];
     const struct plan *p = node->plan;
     for (uint32_t i = 0; i < p->nsteps; i++) {
@@ -258,8 +247,7 @@ static bool check_shape(struct sim *s, uint32_t n)
     return true;
 }
 
-static bool check_end(struct sim *s)
-{
+static bool check_end(struct sim *s) {
     const struct plan_args *a = s->args;
     for (uint32_t n = 0; n < s->nnodes; n++) {
         for (uint32_t i = 0; i < s->nodes[n].plan->nsteps; i++) {
@@ -285,8 +273,7 @@ static bool check_end(struct sim *s)
     return true;
 }
 
-static bool set_up(struct sim *s)
-{
+static bool set_up(struct sim *s) {
     size_t steps = 0;
     for (uint32_t n = 0; n < s->nnodes; n++) {
         struct plan_args args = *s->args;
@@ -323,8 +310,7 @@ static bool set_up(struct sim *s)
     return true;
 }
 
-const char *simulate(const struct plan_args *args, unsigned seed, struct sim_result *result)
-{
+const char *simulate(const struct plan_args *args, unsigned seed, struct sim_result *result) {
     struct sim s = {.args = args, .nnodes = args->topology->nnodes, .seed = seed, .result = result};
     s.esz = dtype_get(args->dtype)->bytes;
     s.nodes = calloc(s.nnodes, sizeof(*s.nodes));
