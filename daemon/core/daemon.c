@@ -315,10 +315,11 @@ void daemon_stop(struct daemon *d) {
     comm_drop_ids(d);
     uv_walk(&d->loop, daemon_close_handle, NULL);
     (void)uv_run(&d->loop, UV_RUN_DEFAULT); /* close callbacks, and look-ups of users */
-    if (d->executor != NULL)
-        executor_free(d->executor);
+    /* The fabric first: until it is closed it may hold receives that the executor owns. */
     if (d->fabric != NULL)
         d->fabric_ops->close(d->fabric);
+    if (d->executor != NULL)
+        executor_free(d->executor);
     if (d->device != NULL)
         d->device_ops->close(d->device);
     stats_free(&d->stats);
