@@ -40,6 +40,23 @@ static const struct ctl_option bench_codec_options[] = {
     OPTION_END,
 };
 
+static const struct ctl_option bench_collective_options[] = {
+    {"op", "OP", "all-gather", "all-gather, broadcast or barrier", false},
+    {"nodes", "N", "2", "daemons to start on this machine", false},
+    {"ranks-per-node", "N", "2", "trainer processes of each", false},
+    {"size", "SIZE[,SIZE]", "64MiB", "bytes of values of each rank; of a broadcast, all", false},
+    {"link-rate", "RATE", "1gbit", "what each daemon may send a second; none: no cap", false},
+    {"dtype", "TYPE", NULL, "type of the values; else by the file's extension, else bf16", false},
+    {"file", "FILE", NULL, "values to send, repeated to size; else Gaussian, sigma 0.02", false},
+    {"codec", "CODEC", "auto", "of the zipped arm: auto, tier, top7 or raw", false},
+    {"iters", "N", NULL, "timed rounds; else as many as fit 2 s, 5 to 2000", false},
+    {"warmup", "N", NULL, "rounds before them; else by size", false},
+    {"set", "KEY=VALUE", NULL, "a key of the daemons' configuration", true},
+    {"timeout", "SECONDS", "300", "give up after this long", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
 const struct ctl_command ctl_commands[] = {
     {"status", NULL, false, "What this node's daemon is doing now.", "Exit code 4 says that a communicator has failed.",
      status_options, ctl_status},
@@ -66,5 +83,16 @@ const struct ctl_command ctl_commands[] = {
      "of its own. Peers (BF16 alone) code the exponents, 128 Ki values at a time, and copy sign and mantissa; the\n"
      "time to take values apart and put them together is theirs.",
      bench_codec_options, ctl_bench_codec},
+    {"bench collective", NULL, false, "A collective between daemons of its own on this machine, raw against zipped.",
+     "Starts daemons in a temporary directory, forks the ranks, and runs one operation raw and one zipped in turn, each\n"
+     "after a barrier. A round's time is from the first start to the last end over all ranks. In the first and the last\n"
+     "round receive buffers are overwritten before and all bits compared after, outside of the timing.\n\n"
+     "  alg, bus   1e9 bytes a second as in nccl-tests, from p50: all-gather alg = all ranks' bytes / time,\n"
+     "             bus = alg * (n-1)/n; broadcast both = bytes / time.\n"
+     "  wire bytes what the node that sends most sends in one operation, by its statistics; ratio: uncoded to sent.\n"
+     "  link time  what the capped link needs: raw, for the least that a node must send; zipped, for what it sent.\n\n"
+     "With --nodes 1 the run also measures a bare round trip between two processes over a Unix socket.\n"
+     "zipccld is looked for beside zipcclctl and in ../sbin, then in $ZIPCCLD, then in PATH.",
+     bench_collective_options, ctl_bench_collective},
     {NULL, NULL, false, NULL, NULL, NULL, NULL},
 };

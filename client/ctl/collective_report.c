@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What bench collective prints. GB/s are 1e9 bytes a second; bandwidths are those of nccl-tests.
+ */
+#include "client/ctl/collective_report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "client/ctl/output.h"
+#include "client/ctl/table.h"
+#include "client/ctl/units.h"
+#include "kernels/codec.h"
+#include "kernels/dtype.h"
+#include "proto/op.h"
+
+static const char *const arm_names[RANKS_ARMS] = {"raw", "zipped"};
+
+/* One arm of one size, worked out. */
+struct figures {
+    double p50_us, p99_us, least_us;
+    double alg_bps, bus_bps;
+    double ratio;   /* 0: nothing was sent */
+    double link_us; /* what the capped link needs for the bytes that were sent; 0: no cap, or none sent */
+};
+
+static unsigned ranks_of(const struct ranks_plan *plan) {
+    return plan->nodes * plan->per_node;
+}
+
+/* Bytes that a node must send at least, uncoded. */
+static double must_send(const struct ranks_plan *plan, uint64_t bytes) {
+    if (plan->nodes < 2 || plan->op == zipcclOpBarrier)
+        return 0;
+    return (double)bytes * (plan->op == zipcclOpAllGather ? plan->per_node * (plan->nodes - 1) : 1);
+}
+
+static double on_link_us(const struct collective_report *r, double bytes) {
+    return r->daemons->link_rate_bits ? bytes * 8e6 / (double)r->daemons->link_rate_bits : 0;
+}
+
+static struct figures work_out(const struct collective_report *r, size_t size, unsigned arm) {
+    const struct ranks_plan *plan = r->plan;
+    const struct ranks_arm_result *a = &r->results[size].arms[arm];
+    uint32_t rounds = r->results[size].rounds;
+    double n = ranks_of(plan), bytes = plan->op == zipcclOpBarrier ? 0 : (double)plan->sizes[size];
+    struct figures f = {
+        .p50_us = rounds % 2 ? a->us[rounds / 2] : (a->us[rounds / 2 - 1] + a->us[rounds / 2]) / 2,
+        .p99_us = units_percentile(a->us, rounds, 0.99),
+        .least_us = a->us[0],
+        .ratio = a->wire_bytes ? (double)a->raw_bytes / (double)a->wire_bytes : 0,
+        .link_us = on_link_us(r, arm == RANKS_RAW ? must_send(plan, plan->sizes[size]) : (double)a->wire_bytes),
+    };
+    bool gathers = plan->op == zipcclOpAllGather;
+    f.alg_bps = (gathers ? bytes * n : bytes) / f.p50_us * 1e6;
+    f.bus_bps = gathers ? f.alg_bps * (n - 1) / n : f.alg_bps;
+    return f;
+}
+
+void collective_report_sort(struct collective_report *r) {
+    for (size_t i = 0; i < r->plan->nsizes; i++)
+        for (unsigned arm = 0; arm < r->plan->arms; arm++)
+            (void)units_median(r->results[i].arms[arm].us, r->results[i].rounds);
+}
+
+bool collective_report_exact(const struct collective_report *r) {
+    bool exact = true;
+    for (size_t i = 0; i < r->plan->nsizes; i++)
+        exact = exact && r->results[i].exact;
+    return exact;
+}
+
+static void print_head(const struct collective_report *r) {
+    const struct ranks_plan *plan = r->plan;
+    char rate[UNITS_TEXT];
+    printf("%s, %u node%s of %u rank%s", op_name((unsigned)plan->op), plan->nodes, plan->nodes > 1 ? "s" : "",
+           plan->per_node, plan->per_node > 1 ? "s" : "");
+    if (plan->op != zipcclOpBarrier)
+        printf(", %s of %s", dtype_get(plan->dtype)->name, r->data);
+    if (plan->nodes > 1 && r->daemons->link_rate_bits)
+        printf(", each node sends at most %s", units_rate(rate, r->daemons->link_rate_bits));
+    else if (plan->nodes > 1)
+        printf(", link not capped");
+    printf("\n%s; %s\n\n", r->daemons->device, r->daemons->fabric);
+}
+
+static void print_arm(const struct collective_report *r, struct table *t, size_t size, unsigned arm) {
+    const struct ranks_arm_result *a = &r->results[size].arms[arm];
+    struct figures f = work_out(r, size, arm), raw = work_out(r, size, RANKS_RAW);
+    char text[UNITS_TEXT];
+    table_cell(t, "%s", r->plan->op == zipcclOpBarrier ? "-" : units_bytes(text, r->plan->sizes[size]));
+    table_cell(t, "%s", r->plan->arms == 1 ? "-" : arm_names[arm]);
+    table_cell(t, "%s", codec_name(a->codec));
+    table_cell(t, "%u", r->results[size].rounds);
+    table_cell(t, "%s", units_seconds(text, f.p50_us / 1e6));
+    table_cell(t, "%s", units_seconds(text, f.p99_us / 1e6));
+    table_cell(t, "%.3f", f.alg_bps / 1e9);
+    table_cell(t, "%.3f", f.bus_bps / 1e9);
+    table_cell(t, "%s", units_bytes(text, a->wire_bytes));
+    if (f.ratio > 0)
+        table_cell(t, "%.3f", f.ratio);
+    else
+        table_cell(t, "-");
+    table_cell(t, "%.2fx", raw.p50_us / f.p50_us);
+    if (f.link_us > 0) {
+        table_cell(t, "%s", units_seconds(text, f.link_us / 1e6));
+        table_cell(t, "%.3f", f.p50_us / f.link_us);
+    } else {
+        table_cell(t, "-");
+        table_cell(t, "-");
+    }
+    table_cell(t, "%s", r->results[size].exact ? "equal" : "DIFFER");
+}
+
+void collective_report_print(const struct collective_report *r) {
+    static const char *const head[] = {"size",     "arm",        "codec", "rounds",   "p50",       "p99",       "alg GB/s",
+                                       "bus GB/s", "wire bytes", "ratio", "speed-up", "link time", "time/link", "bits"};
+    struct table *t = table_new("rllrrrrrrrrrrl");
+    if (!t)
+        return;
+    print_head(r);
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
+        table_cell(t, "%s", head[i]);
+    for (size_t i = 0; i < r->plan->nsizes; i++)
+        for (unsigned arm = 0; arm < r->plan->arms; arm++)
+            print_arm(r, t, i, arm);
+    table_print(t, stdout, 0);
+    table_free(t);
+    if (r->pingpong_us >= 0)
+        printf("\nA bare round trip of 64 bytes over a Unix socket, two processes: p50 %.1f us\n", r->pingpong_us);
+}
+
+static json_t *arm_json(const struct collective_report *r, size_t size, unsigned arm) {
+    const struct ranks_arm_result *a = &r->results[size].arms[arm];
+    struct figures f = work_out(r, size, arm);
+    json_t *o = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:s}", "ms", output_real(f.p50_us / 1e3),
+                          "alg_gbps", output_real(f.alg_bps / 1e9), "bus_gbps", output_real(f.bus_bps / 1e9), "p50_us",
+                          output_real(f.p50_us), "p99_us", output_real(f.p99_us), "min_us", output_real(f.least_us),
+                          "wire_bytes", (json_int_t)a->wire_bytes, "all_wire_bytes", (json_int_t)a->all_wire_bytes,
+                          "ratio", f.ratio > 0 ? output_real(f.ratio) : json_null(), "codec", codec_name(a->codec));
+    if (o && f.link_us > 0) {
+        (void)json_object_set_new(o, "link_ms", output_real(f.link_us / 1e3));
+        (void)json_object_set_new(o, "over_link", output_real(f.p50_us / f.link_us));
+    }
+    return o;
+}
+
+/* Adds the keys of one size. */
+static void add_size(const struct collective_report *r, size_t size, json_t *to) {
+    const struct ranks_plan *plan = r->plan;
+    bool zips = plan->arms > 1;
+    struct figures raw = work_out(r, size, RANKS_RAW), last = work_out(r, size, plan->arms - 1);
+    double theory_us = on_link_us(r, must_send(plan, plan->sizes[size]));
+    (void)json_object_set_new(to, "op", json_string(op_name((unsigned)plan->op)));
+    (void)json_object_set_new(to, "nodes", json_integer(plan->nodes));
+    (void)json_object_set_new(to, "ranks", json_integer(ranks_of(plan)));
+    (void)json_object_set_new(to, "bytes_per_rank",
+                              json_integer(plan->op == zipcclOpBarrier ? 0 : (json_int_t)plan->sizes[size]));
+    (void)json_object_set_new(to, "rounds", json_integer(r->results[size].rounds));
+    (void)json_object_set_new(to, "raw", arm_json(r, size, RANKS_RAW));
+    (void)json_object_set_new(to, "zipped", zips ? arm_json(r, size, RANKS_ZIPPED) : json_null());
+    (void)json_object_set_new(to, "speedup", zips ? output_real(raw.p50_us / last.p50_us) : json_null());
+    (void)json_object_set_new(to, "exact", json_boolean(r->results[size].exact));
+    (void)json_object_set_new(to, "p50_us", output_real(last.p50_us));
+    (void)json_object_set_new(to, "p99_us", output_real(last.p99_us));
+    if (theory_us > 0) {
+        (void)json_object_set_new(to, "theory_ms", output_real(theory_us / 1e3));
+        (void)json_object_set_new(to, "over_theory", output_real(raw.p50_us / theory_us));
+    }
+}
+
+json_t *collective_report_json(const struct collective_report *r) {
+    const struct ranks_plan *plan = r->plan;
+    json_t *root = json_pack("{s:s, s:s, s:o, s:s, s:I, s:o, s:o}", "schema", "zipccl.bench.collective/1", "dtype",
+                             dtype_get(plan->dtype)->name, "data", output_text(r->data), "wanted_codec",
+                             plan->codec == zipcclCodecAuto ? "auto" : codec_name(plan->codec), "link_rate_bits",
+                             (json_int_t)r->daemons->link_rate_bits, "device", output_text(r->daemons->device),
+                             "fabric", output_text(r->daemons->fabric));
+    json_t *results = plan->nsizes > 1 ? json_array() : NULL;
+    if (!root)
+        return NULL;
+    if (r->pingpong_us >= 0)
+        (void)json_object_set_new(root, "pingpong_us", output_real(r->pingpong_us));
+    if (plan->nsizes == 1) {
+        add_size(r, 0, root);
+        return root;
+    }
+    for (size_t i = 0; i < plan->nsizes; i++) {
+        json_t *one = json_object();
+        if (one)
+            add_size(r, i, one);
+        (void)json_array_append_new(results, one);
+    }
+    (void)json_object_set_new(root, "results", results);
+    return root;
+}

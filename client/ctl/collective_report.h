@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What bench collective prints: a table for people, JSON for programs.
+ */
+#ifndef ZIPCCL_CTL_COLLECTIVE_REPORT_H
+#define ZIPCCL_CTL_COLLECTIVE_REPORT_H
+
+#include <jansson.h>
+
+#include "client/ctl/collective_ranks.h"
+
+struct collective_report {
+    const struct ranks_plan *plan;
+    const struct private_daemons *daemons;
+    const char *data;             /* name of the values */
+    struct ranks_result *results; /* of each size */
+    double pingpong_us;           /* negative: not measured */
+};
+
+/* Sorts the times of all results; the others want it first. */
+void collective_report_sort(struct collective_report *r);
+bool collective_report_exact(const struct collective_report *r);
+void collective_report_print(const struct collective_report *r);
+/* One size: its keys in the object itself; several: in an array "results". NULL: no memory. */
+json_t *collective_report_json(const struct collective_report *r);
+
+#endif
