@@ -151,9 +151,11 @@ static enum ctl_exit run_ranks(const struct bench *b, struct private_daemons *da
     progress_clear();
     if (state == RANKS_FAILED && !*daemon_why)
         (void)private_daemons_alive(daemons, daemon_why);
-    if (*daemon_why)
+    if (caught) /* a terminal sends the signal to all: whatever else ended, ended by it */
+        rc = stopped(b);
+    else if (*daemon_why)
         rc = ctl_fail(b->args, CTL_FAILED, "%s", daemon_why);
-    else if (state == RANKS_FAILED && !caught)
+    else if (state == RANKS_FAILED)
         rc = ctl_fail(b->args, CTL_FAILED, "%s", why);
     else if (state != RANKS_DONE)
         rc = stopped(b);

@@ -113,8 +113,9 @@ static void print_arm(const struct collective_report *r, struct table *t, size_t
 }
 
 void collective_report_print(const struct collective_report *r) {
-    static const char *const head[] = {"size",     "arm",        "codec", "rounds",   "p50",       "p99",       "alg GB/s",
-                                       "bus GB/s", "wire bytes", "ratio", "speed-up", "link time", "time/link", "bits"};
+    static const char *const head[] = {"size",     "arm",       "codec",     "rounds",     "p50",
+                                       "p99",      "alg GB/s",  "bus GB/s",  "wire bytes", "ratio",
+                                       "speed-up", "link time", "time/link", "bits"};
     struct table *t = table_new("rllrrrrrrrrrrl");
     if (!t)
         return;

@@ -84,8 +84,10 @@ const struct ctl_command ctl_commands[] = {
      "time to take values apart and put them together is theirs.",
      bench_codec_options, ctl_bench_codec},
     {"bench collective", NULL, false, "A collective between daemons of its own on this machine, raw against zipped.",
-     "Starts daemons in a temporary directory, forks the ranks, and runs one operation raw and one zipped in turn, each\n"
-     "after a barrier. A round's time is from the first start to the last end over all ranks. In the first and the last\n"
+     "Starts daemons in a temporary directory, forks the ranks, and runs one operation raw and one zipped in turn, "
+     "each\n"
+     "after a barrier. A round's time is from the first start to the last end over all ranks. In the first and the "
+     "last\n"
      "round receive buffers are overwritten before and all bits compared after, outside of the timing.\n\n"
      "  alg, bus   1e9 bytes a second as in nccl-tests, from p50: all-gather alg = all ranks' bytes / time,\n"
      "             bus = alg * (n-1)/n; broadcast both = bytes / time.\n"

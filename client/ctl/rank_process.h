@@ -11,9 +11,9 @@
 #include "client/ctl/collective_ranks.h"
 #include "zipccl.h"
 
-#define RANK_AUTO_ITERS  2000u       /* most rounds where none were asked for */
-#define RANK_AUTO_LEAST  5u          /* ... and least */
-#define RANK_AUTO_NS     2000000000u /* time for both arms of a size, about */
+#define RANK_AUTO_ITERS 2000u       /* most rounds where none were asked for */
+#define RANK_AUTO_LEAST 5u          /* ... and least */
+#define RANK_AUTO_NS    2000000000u /* time for both arms of a size, about */
 
 struct rank_stamp {
     uint64_t start_ns, end_ns;
