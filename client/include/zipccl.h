@@ -12,6 +12,9 @@
  *
  * Ordering: every rank of a communicator issues the same operations in the same order.
  *
+ * Errors: an operation that fails ends its communicator on all ranks. Its buffers may be written until zipcclCommDestroy or
+ * zipcclCommAbort has returned; their contents are undefined.
+ *
  * Bits: data movement is bit-exact for every value of every dtype, NaN payloads and -0 included.
  */
 #ifndef ZIPCCL_H

@@ -128,6 +128,15 @@ void comm_describe_rank(const struct comm *c, uint32_t rank, char *text, size_t 
         snprintf(text, size, "rank %u", rank);
 }
 
+/* Of a failed communicator: answers the ranks that destroy it, once nothing of its last operation is under way. Until
+ * then their buffers may be written; after the answer they never are. */
+void comm_answer_leaving(struct comm *c) {
+    for (uint32_t i = 0; i < c->nmembers && !c->op_active; i++) {
+        if (c->members[i]->session != NULL && c->members[i]->state == MEMBER_LEAVING)
+            comm_leave_done(c->members[i]);
+    }
+}
+
 /* To all nodes that take part, but the one that it came from. */
 static void comm_tell_abort(struct comm *c, const struct peer_link *origin) {
     Zipccl__Peer__PeerAbort abort = ZIPCCL__PEER__PEER_ABORT__INIT;
@@ -177,10 +186,7 @@ void comm_fail(struct comm *c, struct peer_link *origin, zipcclResult_t result, 
     }
     comm_tell_abort(c, origin);
     comm_ops_fail(c);
-    for (uint32_t i = 0; i < c->nmembers; i++) {
-        if (c->members[i]->session != NULL && c->members[i]->state == MEMBER_LEAVING)
-            comm_leave_done(c->members[i]);
-    }
+    comm_answer_leaving(c);
     if (c->probing && d->fabric_ops != NULL)
         d->fabric_ops->abort(d->fabric, c->key);
 }
@@ -248,7 +254,9 @@ void comm_destroy(struct session *s, uint32_t id, uint64_t handle) {
     }
     m->reply_id = id;
     m->state = MEMBER_LEAVING;
-    if (m->count == 0)
+    if (m->comm->state == COMM_FAILED)
+        comm_answer_leaving(m->comm);
+    else if (m->count == 0)
         comm_leave_done(m); /* else when its last operation is done */
 }
 
@@ -263,10 +271,8 @@ void comm_abort(struct session *s, uint32_t id, uint64_t handle) {
     comm_describe_rank(c, m->rank, who, sizeof who);
     m->reply_id = id;
     m->state = MEMBER_LEAVING;
-    /* Failing answers those who leave. */
     comm_fail(c, NULL, zipcclAborted, "%s aborted the communicator", who);
-    if (m->session != NULL)
-        comm_leave_done(m);
+    comm_answer_leaving(c); /* it may have failed before */
 }
 
 void comm_session_gone(struct session *s) {

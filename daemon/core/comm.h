@@ -185,6 +185,7 @@ const char *comm_names_end(struct comm_names *n);
 void comm_ops_fail(struct comm *c); /* replies to all that wait, at once; ends the operation */
 void comm_ops_left(struct comm *c, uint32_t rank, uint64_t ops);
 void comm_leave_done(struct comm_member *m);
+void comm_answer_leaving(struct comm *c);
 /* "all-gather #12", or "" where nothing runs. */
 void comm_ops_current(const struct comm *c, char *text, size_t size);
 bool comm_ops_idle(const struct comm *c);

@@ -114,8 +114,10 @@ static void comm_op_done(void *arg, const struct exec_result *r) {
     c->op_active = false;
     comm_release_leases(c);
     comm_op_sample(c, r, daemon_now_ns());
-    if (c->state == COMM_FAILED)
-        return; /* all was said */
+    if (c->state == COMM_FAILED) {
+        comm_answer_leaving(c); /* all else was said */
+        return;
+    }
     if (r->result != zipcclSuccess) {
         const char *node =
             r->failed_node >= 0 && (uint32_t)r->failed_node < c->nnodes ? c->nodes[r->failed_node].name : NULL;

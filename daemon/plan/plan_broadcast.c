@@ -6,9 +6,9 @@
  * transfer and a few chunks. Small: a binomial tree of one message, least latency.
  * A slot is free when its chunk is decoded and passed on. The last of the chain waits for nobody, so the others end.
  *
- * Every child first tells its parent that it is there, by an empty message with the tag of the first chunk. It costs no
- * time where the ranks agree (a parent does not wait for it before it sends); where they name different roots, two
- * nodes that both would send, or both receive, meet in that tag and see it.
+ * Every child first tells its parent that all of its ranks are there, by an empty message with the tag of the first
+ * chunk. It costs no time where the ranks agree (a parent does not wait for it before it sends); where they name
+ * different roots, two nodes that both would send, or both receive, meet in that tag and see it.
  */
 #include "daemon/plan/builder.h"
 
@@ -66,7 +66,9 @@ static void add_hellos(struct cast *c) {
     if (c->place > 0) {
         step.kind = PLAN_SEND;
         step.peer = node_at(c, parent_of(c));
-        builder_edge(b, 0, builder_step(b, &step));
+        uint32_t id = builder_step(b, &step);
+        for (uint32_t i = 0; i < b->nlocal; i++)
+            builder_edge(b, i, id); /* all of them agree */
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The codec's loops on AVX2 and BMI2: a vector is a pair of ymm registers, a mask a 64-bit integer. Compaction and
- * expansion go through pext and pdep, 8 bytes at a time.
+ * The codec's loops on AVX2: a vector is a pair of ymm registers, a mask a 64-bit integer. Compaction shuffles 8 bytes
+ * at a time by a table of their 256 masks; expansion shuffles 16 bytes by the running sums of theirs.
  */
 #include "kernels/cpu/ops.h"
 
@@ -139,59 +139,82 @@ VINLINE v64 v_swap(v64 v, uint8_t b)
     return v_or(kept, v_and(is_zero, x));
 }
 
-VINLINE uint64_t v_word(v64 v, unsigned i)
-{
-    const __m256i h = i < 4 ? v.a : v.b;
-    const __m128i q = i & 2 ? _mm256_extracti128_si256(h, 1) : _mm256_castsi256_si128(h);
-    return i & 1 ? (uint64_t)_mm_extract_epi64(q, 1) : (uint64_t)_mm_cvtsi128_si64(q);
-}
-
 #define v_both(p0, p1, d, three)  ((p0) & (p1))
 #define v_none(p0, p1, p2, codes) (~((p0) | (p1) | (p2)))
 
+/* Row m: the places of the bits of m, in order. */
+#define PLACE(m, i, above) (((uint64_t)(above) << ((m) >> (i) & 1) * 8) + ((m) >> (i) & 1) * (i))
+#define ROW(m)                                                                                                         \
+    PLACE(m, 0ull, PLACE(m, 1ull, PLACE(m, 2ull, PLACE(m, 3ull,                                                        \
+    PLACE(m, 4ull, PLACE(m, 5ull, PLACE(m, 6ull, PLACE(m, 7ull, 0))))))))
+#define ROW4(m) ROW(m), ROW((m) + 1), ROW((m) + 2), ROW((m) + 3)
+#define ROW16(m) ROW4(m), ROW4((m) + 4), ROW4((m) + 8), ROW4((m) + 12)
+#define ROW64(m) ROW16(m), ROW16((m) + 16), ROW16((m) + 32), ROW16((m) + 48)
+static const _Alignas(64) uint64_t g_places[256] = {ROW64(0ull), ROW64(64ull), ROW64(128ull), ROW64(192ull)};
+
+/* 16 bytes of v, in two parts of 8: their bytes under the masks m0 and m1 go to out0 and out1. */
+VINLINE void compact16(uint8_t *out0, uint8_t *out1, __m128i v, unsigned m0, unsigned m1)
+{
+    const __m128i high = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8);
+    const __m128 low = _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)&g_places[m0]));
+    const __m128i at = _mm_castps_si128(_mm_loadh_pi(low, (const __m64 *)(const void *)&g_places[m1]));
+    const __m128i r = _mm_shuffle_epi8(v, _mm_or_si128(at, high));
+    _mm_storel_epi64((__m128i *)(void *)out0, r);
+    _mm_storeh_pi((__m64 *)(void *)out1, _mm_castsi128_ps(r));
+}
+
 VINLINE void v_compact(uint8_t *out, v64 v, v64 codes, v64 code, uint64_t mask)
 {
-    const v64 escape = v_is_eq(codes, code);
-#define WORD(i)                                                                                                        \
-    {                                                                                                                  \
-        const uint64_t w = _pext_u64(v_word(v, i), v_word(escape, i));                                                 \
-        memcpy(out, &w, 8);                                                                                            \
-        out += __builtin_popcountll(mask >> (8 * i) & 0xff);                                                           \
-    }
-    WORD(0) WORD(1) WORD(2) WORD(3) WORD(4) WORD(5) WORD(6) WORD(7)
-#undef WORD
+    /* Byte i of sums: the bits in the bytes 0 to i of the mask. */
+    uint64_t sums = mask - (mask >> 1 & 0x5555555555555555ull);
+    sums = (sums & 0x3333333333333333ull) + (sums >> 2 & 0x3333333333333333ull);
+    sums = ((sums + (sums >> 4)) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull;
+    uint8_t m[8], n[8];
+    memcpy(m, &mask, 8);
+    memcpy(n, &sums, 8);
+    (void)codes;
+    (void)code;
+    compact16(out, out + n[0], _mm256_castsi256_si128(v.a), m[0], m[1]);
+    compact16(out + n[1], out + n[2], _mm256_extracti128_si256(v.a, 1), m[2], m[3]);
+    compact16(out + n[3], out + n[4], _mm256_castsi256_si128(v.b), m[4], m[5]);
+    compact16(out + n[5], out + n[6], _mm256_extracti128_si256(v.b, 1), m[6], m[7]);
 }
 
 /* Each bit of a mask to a byte of all ones or zeros. */
-VINLINE __m256i spread32(uint32_t mask)
-{
-    const __m256i which = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
-                                           3, 3, 3, 3, 3, 3);
-    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201ull);
-    const __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)mask), which);
-    return _mm256_cmpeq_epi8(_mm256_and_si256(v, bit), bit);
-}
-
 VINLINE v64 v_spread(uint64_t mask)
 {
-    return (v64){spread32((uint32_t)mask), spread32((uint32_t)(mask >> 32))};
+    const __m256i low = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
+                                         3, 3, 3, 3, 3, 3);
+    const __m256i high = _mm256_setr_epi8(4, 4, 4, 4, 4, 4, 4, 4, 5, 5, 5, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 6, 7, 7,
+                                          7, 7, 7, 7, 7, 7);
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201ull);
+    const __m256i x = _mm256_set1_epi64x((long long)mask);
+    return (v64){_mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(x, low), bit), bit),
+                 _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(x, high), bit), bit)};
 }
 
-/* The bytes of `in`, in order, where escape is all ones; 0 elsewhere. */
+/* The bytes of in0, in order, where the lower half of escape is all ones, and those of in1 for the upper half; other
+ * places hold anything. */
+VINLINE __m256i expand32(__m256i escape, const uint8_t *in0, const uint8_t *in1)
+{
+    const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)in0);
+    const __m128i y = _mm_loadu_si128((const __m128i *)(const void *)in1);
+    const __m256i carry = _mm256_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, 7, 7, 7, 7, 7, 7, 7, 7, -1, -1, -1, -1, -1, -1,
+                                           -1, -1, 7, 7, 7, 7, 7, 7, 7, 7);
+    __m256i s = _mm256_add_epi8(escape, _mm256_slli_epi64(escape, 8));
+    s = _mm256_add_epi8(s, _mm256_slli_epi64(s, 16));
+    s = _mm256_add_epi8(s, _mm256_slli_epi64(s, 32));
+    s = _mm256_add_epi8(s, _mm256_shuffle_epi8(s, carry));
+    return _mm256_shuffle_epi8(_mm256_inserti128_si256(_mm256_castsi128_si256(x), y, 1),
+                               _mm256_xor_si256(s, _mm256_set1_epi8(-1)));
+}
+
+/* The bytes of `in`, in order, where escape is all ones; anything elsewhere. */
 VINLINE v64 v_expand(v64 escape, uint64_t mask, const uint8_t *in)
 {
-    uint64_t r[8];
-#define WORD(i)                                                                                                        \
-    {                                                                                                                  \
-        uint64_t w;                                                                                                    \
-        memcpy(&w, in, 8);                                                                                             \
-        r[i] = _pdep_u64(w, v_word(escape, i));                                                                        \
-        in += __builtin_popcountll(mask >> (8 * i) & 0xff);                                                            \
-    }
-    WORD(0) WORD(1) WORD(2) WORD(3) WORD(4) WORD(5) WORD(6) WORD(7)
-#undef WORD
-    return (v64){_mm256_set_epi64x((long long)r[3], (long long)r[2], (long long)r[1], (long long)r[0]),
-                 _mm256_set_epi64x((long long)r[7], (long long)r[6], (long long)r[5], (long long)r[4])};
+    const uint8_t *in1 = in + __builtin_popcountll(mask & 0xffff), *in2 = in + __builtin_popcountll((uint32_t)mask);
+    const uint8_t *in3 = in2 + __builtin_popcountll(mask >> 32 & 0xffff);
+    return (v64){expand32(escape.a, in, in1), expand32(escape.b, in2, in3)};
 }
 
 VINLINE v64 v_blend(v64 x, v64 y, v64 where)
@@ -328,6 +351,7 @@ VINLINE void v_join(enum layout_kind kind, const struct v_parts *x, v64 out[4])
     }
 }
 
+#define LOOPS_UNROLL
 #include "kernels/cpu/loops.h"
 
 const struct cpu_ops cpu_ops_avx2 = LOOPS_TABLE;
