@@ -106,7 +106,7 @@ static enum ctl_exit read_data(struct bench *b) {
     if (dtype && !tensor_dtype_from_name(dtype, &p->dtype))
         return ctl_usage(args, "no dtype \"%s\"; for example bf16, fp16, fp32, e4m3, e5m2", dtype);
     if (file) {
-        char *path = (char *)(uintptr_t)file;
+        char *path = (char *)file; /* which is only read */
         if (!tensor_list_open(&b->list, &path, 1, dtype ? &p->dtype : NULL, why))
             return ctl_fail(args, CTL_FAILED, "%s", why);
         for (size_t i = 0; i < b->list.n && !p->tensor; i++)
@@ -151,12 +151,10 @@ static enum ctl_exit run_ranks(const struct bench *b, struct private_daemons *da
     progress_clear();
     if (state == RANKS_FAILED && !*daemon_why)
         (void)private_daemons_alive(daemons, daemon_why);
-    if (caught) /* a terminal sends the signal to all: whatever else ended, ended by it */
-        rc = stopped(b);
-    else if (*daemon_why)
-        rc = ctl_fail(b->args, CTL_FAILED, "%s", daemon_why);
-    else if (state == RANKS_FAILED)
-        rc = ctl_fail(b->args, CTL_FAILED, "%s", why);
+    bool failed = *daemon_why || state == RANKS_FAILED;
+    /* A terminal sends its signal to all: whatever else ended, ended by it. */
+    if (failed && !caught)
+        rc = ctl_fail(b->args, CTL_FAILED, "%s", *daemon_why ? daemon_why : why);
     else if (state != RANKS_DONE)
         rc = stopped(b);
     for (size_t i = 0; i < b->plan.nsizes && rc == CTL_OK; i++)

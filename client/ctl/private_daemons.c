@@ -117,11 +117,11 @@ static bool launch(struct private_daemons *d, unsigned node, const char *rate, c
     const char *ours[] = {own[0], own[1], own[2], link, "ucx_tls=tcp", "log_level=warn"};
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
         argv[n++] = (char *)"--set";
-        argv[n++] = (char *)(uintptr_t)ours[i];
+        argv[n++] = (char *)ours[i];
     }
     for (size_t i = 0; i < nsettings && n + 3 < MAX_ARGS; i++) {
         argv[n++] = (char *)"--set";
-        argv[n++] = (char *)(uintptr_t)settings[i];
+        argv[n++] = (char *)settings[i];
     }
     argv[n] = NULL;
     pid_t pid = fork();
