@@ -5,14 +5,16 @@
  * in integers alone. Below, e is a value's exponent byte, budget = layout_budget (368 bytes for BF16).
  *
  * tier, full blocks:
- *  1. All values the same bits: zero where these bits are 0, else const.
- *  2. M = max e; S = sum of max(e, M - 15) (M - 15 not below 0). The guess is base = min(255, (S + 912) / 512),
- *     that is floor(mean + 228/128). n1 counts the escapes of tier 1 with it.
+ *  1. All values the same bits: zero where these bits are 0, else const. (Then n1 of step 3 is 0.)
+ *  2. The block is 8 rows of 64 values. Over the rows 0, 2, 4 and 6: M[i] = max e of column i; S = sum of
+ *     max(e, M[i] - 12) (M[i] - 12 not below 0). The guess is base = min(255, (S + 488) / 256), that is
+ *     floor(mean + 1.906). n1 counts the escapes of tier 1 with it.
  *  3. n1 <= min(160, budget * 2 / 3): mode tier, base. (n1 * 3/2 bounds the dynamic bytes, so tier is sure to pay.)
- *     Also n1 <= budget * 2 / 3 with z <= 32, where z = count of e = 0.
- *  4. n2, n3 count the escapes of tiers 2 and 3 for the base of step 2. Their price in quarter
- *     bytes is n1 + n2 + 4 * n3. z <= 32 and price <= 2 * budget: mode tier, base.
- *  5. Q = the exponent of rank (512 - z + 1) / 2 from the top (the median of the nonzero e; 0 where there are none).
+ *  4. n2, n3 count the escapes of tiers 2 and 3 for the base of step 2. Their price in quarter bytes is
+ *     n1 + n2 + 4 * n3. z <= 32 and price <= 4 * budget: mode tier, base, where z = count of e = 0.
+ *  5. The sample is the values 72 * j + k, 0 <= j, k < 8, of which y have e = 0. Q = the exponent of rank
+ *     (64 - y + 1) / 2 from the sample's top (the median of the nonzero e; 0 where there are none).
+ *     Raw where z + count of (e - Q + 8) mod 256 < 16 is under 512 - budget * 2 / 3: no base can pay then. Else
  *     h[k] = count of e = Q - 8 + k, 0 <= k < 16, e >= 1. Candidates are the bases Q - 8 + k within 0..255, first
  *     tier in ascending base, then tier-zero in ascending base; their n1, n2, n3 follow from h and z alone (an
  *     exponent outside of h counts as an escape). The first one with the least price wins, with price <= 4 * budget;
@@ -35,8 +37,9 @@
 #include "kernels/layout.h"
 #include "zipccl_types.h"
 
-#define MODEL_FLOOR       15u  /* M - FLOOR is the least exponent in the mean */
-#define MODEL_BIAS        912u /* 512 * 228 / 128 */
+#define MODEL_FLOOR       12u  /* M - FLOOR is the least exponent in the mean */
+#define MODEL_MEAN        256u /* values in the mean */
+#define MODEL_BIAS        488u /* MODEL_MEAN * 1.906 */
 #define MODEL_ACCEPT      160u
 #define MODEL_FEW_ZEROS   32u
 #define MODEL_COUNTS      16u /* exponents Q - 8 .. Q + 7 */
@@ -61,7 +64,7 @@ struct model_window {
 /* Step 2. */
 static inline unsigned model_guess(unsigned sum)
 {
-    unsigned base = (sum + MODEL_BIAS) / ZFMT_BLOCK;
+    unsigned base = (sum + MODEL_BIAS) / MODEL_MEAN;
     return base < 255 ? base : 255;
 }
 
@@ -76,6 +79,12 @@ static inline unsigned model_accept(unsigned budget)
 static inline unsigned model_price(unsigned n1, unsigned n2, unsigned n3)
 {
     return n1 + n2 + 4 * n3;
+}
+
+/* Step 5's condition: tier can pay only where most values are zeros or near the median. */
+static inline int model_hopeful(unsigned near, unsigned zeros, unsigned budget)
+{
+    return near + zeros + budget * 2 / 3 >= ZFMT_BLOCK;
 }
 
 /* Step 5's choice. */

@@ -4,7 +4,7 @@
  * Compaction and expansion use the register forms with whole loads and stores: the memory forms are microcoded on
  * some processors.
  */
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/avx512.h"
 
 #include <immintrin.h>
 #include <string.h>
@@ -230,6 +230,40 @@ VINLINE void v_join(enum layout_kind kind, const struct v_parts *x, v64 out[4])
 }
 
 #define LOOPS_UNROLL
+#define LOOPS_OWN_PASSES
 #include "kernels/cpu/loops.h"
 
-const struct cpu_ops cpu_ops_avx512 = LOOPS_TABLE;
+/* BF16 has loops of its own; so has the work on escapes, for every dtype. */
+static size_t tier_encode(enum layout_kind kind, const uint8_t *src, unsigned blocks, struct zfmt_block *heads,
+                          uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream)
+{
+    return kind == KIND_BF16 ? avx512_bf16_tier_encode(src, blocks, heads, body, escapes, n1, stream)
+                             : tier_encode_loop(kind, src, blocks, heads, body, escapes, n1, stream);
+}
+
+static unsigned tier_decode(enum layout_kind kind, const struct zfmt_block *heads, unsigned blocks,
+                            const uint8_t *body, const uint8_t *escapes, uint8_t *dst, bool stream)
+{
+    return kind == KIND_BF16 ? avx512_bf16_tier_decode(heads, blocks, body, escapes, dst, stream)
+                             : tier_decode_loop(kind, heads, blocks, body, escapes, dst, stream);
+}
+
+static size_t top7_encode(enum layout_kind kind, const uint8_t *src, unsigned blocks, struct zfmt_block *heads,
+                          uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream, struct model_window w)
+{
+    return kind == KIND_BF16 && avx512_bf16_window_ok(w)
+               ? avx512_bf16_top7_encode(src, blocks, heads, body, escapes, n1, stream, w)
+               : top7_encode_loop(kind, src, blocks, heads, body, escapes, n1, stream, w);
+}
+
+static unsigned top7_decode(enum layout_kind kind, const struct zfmt_block *heads, unsigned blocks,
+                            const uint8_t *body, const uint8_t *escapes, uint8_t *dst, bool stream,
+                            struct model_window w)
+{
+    return kind == KIND_BF16 && avx512_bf16_window_ok(w)
+               ? avx512_bf16_top7_decode(heads, blocks, body, escapes, dst, stream, w)
+               : top7_decode_loop(kind, heads, blocks, body, escapes, dst, stream, w);
+}
+
+const struct cpu_ops cpu_ops_avx512 = {tier_encode, top7_encode,    tier_decode,
+                                       top7_decode, avx512_compact, avx512_expand};

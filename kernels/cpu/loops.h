@@ -98,31 +98,29 @@ INLINE v64 pattern_of(enum layout_kind kind, const uint8_t *value)
     return v_load(line);
 }
 
-/* A block read ahead: exponents and the statistics of step 2 of the rule. */
+/* A block read ahead: exponents and the sum of step 2 of the rule. */
 struct ahead {
     v64 e[8];
-    unsigned max, sum;
+    unsigned sum;
 };
 
 INLINE void look(enum layout_kind kind, const uint8_t *src, uint8_t *body, bool stream, struct ahead *a)
 {
-    v64 m = v_set1(0);
 #define STEP(i)                                                                                                        \
     {                                                                                                                  \
         struct v_parts x;                                                                                              \
         v_split(kind, src + (size_t)64 * layout_bytes(kind) * i, &x);                                                  \
         put_remainder(kind, &x, body + 2 * ZFMT_PLANE, i, stream);                                                     \
         a->e[i] = x.e;                                                                                                 \
-        m = v_max(m, x.e);                                                                                             \
     }
     EACH8(STEP)
 #undef STEP
-    a->max = v_hmax(m);
-    const v64 least = v_set1((uint8_t)(a->max > MODEL_FLOOR ? a->max - MODEL_FLOOR : 0));
-    v64 acc = v_set1(0);
-#define STEP(i) acc = v_sad(acc, v_max(a->e[i], least));
-    EACH8(STEP)
-#undef STEP
+    const v64 max = v_max(v_max(a->e[0], a->e[2]), v_max(a->e[4], a->e[6]));
+    const v64 least = v_subs(max, v_set1(MODEL_FLOOR));
+    v64 acc = v_sad(v_set1(0), v_max(a->e[0], least));
+    acc = v_sad(acc, v_max(a->e[2], least));
+    acc = v_sad(acc, v_max(a->e[4], least));
+    acc = v_sad(acc, v_max(a->e[6], least));
     a->sum = v_hsum(acc);
 }
 
@@ -157,44 +155,45 @@ INLINE bool good_guess(const v64 e[8], unsigned base, unsigned n1, unsigned budg
     const v64 none = v_set1(0), top1 = v_set1((uint8_t)(base + 1)), top2 = v_set1((uint8_t)(base + 2));
     const v64 six = v_set1(6), nine = v_set1(9);
     unsigned z = 0, n2 = 0, n3 = 0;
-#define STEP(i)                                                                                                        \
-    {                                                                                                                  \
-        z += (unsigned)__builtin_popcountll(v_eq(e[i], none));                                                         \
-        n2 += (unsigned)__builtin_popcountll(v_ge(v_sub(top1, e[i]), six));                                            \
-        n3 += (unsigned)__builtin_popcountll(v_ge(v_sub(top2, e[i]), nine));                                           \
+    for (unsigned i = 0; i < 8; i++) {
+        z += (unsigned)__builtin_popcountll(v_eq(e[i], none));
+        n2 += (unsigned)__builtin_popcountll(v_ge(v_sub(top1, e[i]), six));
+        n3 += (unsigned)__builtin_popcountll(v_ge(v_sub(top2, e[i]), nine));
     }
-    EACH8(STEP)
-#undef STEP
-    return z <= MODEL_FEW_ZEROS && model_price(n1, n2, n3) <= 2 * budget;
+    return z <= MODEL_FEW_ZEROS && model_price(n1, n2, n3) <= 4 * budget;
 }
 
 /* Step 5. */
 INLINE struct zfmt_block choose(const v64 e[8], unsigned budget)
 {
     struct model_counts c = {0, 0, {0}};
-    const v64 none = v_set1(0);
-#define STEP(i) c.zeros += (unsigned)__builtin_popcountll(v_eq(e[i], none));
-    EACH8(STEP)
-#undef STEP
-    const unsigned rank = (ZFMT_BLOCK - c.zeros + 1) / 2;
+    const v64 none = v_set1(0), width = v_set1(MODEL_COUNTS);
+    _Alignas(64) uint8_t sample[64] = {0}, row[64];
+    for (unsigned i = 0; i < 8; i++) {
+        c.zeros += (unsigned)__builtin_popcountll(v_eq(e[i], none));
+        v_store(row, e[i]);
+        memcpy(sample + 8 * i, row + 8 * i, 8);
+    }
+    const v64 s = v_load(sample);
+    const unsigned rank = (64 - (unsigned)__builtin_popcountll(v_eq(s, none)) + 1) / 2;
     for (unsigned bit = 128; bit && rank; bit >>= 1) {
-        const v64 t = v_set1((uint8_t)(c.median | bit));
-        unsigned n = 0;
-#define STEP(i) n += (unsigned)__builtin_popcountll(v_ge(e[i], t));
-        EACH8(STEP)
-#undef STEP
-        if (n >= rank)
+        if ((unsigned)__builtin_popcountll(v_ge(s, v_set1((uint8_t)(c.median | bit)))) >= rank)
             c.median |= bit;
     }
+    const v64 low = v_set1((uint8_t)(c.median - MODEL_COUNTS_LOW));
+    unsigned far = 0;
+    for (unsigned i = 0; i < 8; i++)
+        far += (unsigned)__builtin_popcountll(v_ge(v_sub(e[i], low), width));
+    if (!model_hopeful(ZFMT_BLOCK - far, c.zeros, budget))
+        return (struct zfmt_block){ZFMT_RAW, 0};
     for (unsigned k = 0; k < MODEL_COUNTS; k++) {
         const int x = (int)c.median - (int)MODEL_COUNTS_LOW + (int)k;
         if (x < 1 || x > 255)
             continue;
         const v64 v = v_set1((uint8_t)x);
         unsigned n = 0;
-#define STEP(i) n += (unsigned)__builtin_popcountll(v_eq(e[i], v));
-        EACH8(STEP)
-#undef STEP
+        for (unsigned i = 0; i < 8; i++)
+            n += (unsigned)__builtin_popcountll(v_eq(e[i], v));
         c.hits[k] = (uint16_t)n;
     }
     return model_choose(&c, budget);
@@ -223,17 +222,6 @@ INLINE size_t put_same(enum layout_kind kind, const uint8_t *src, struct zfmt_bl
     return sizeof(line);
 }
 
-/* Step 4, first half: the count of e = 0. */
-INLINE unsigned zeros_of(const v64 e[8])
-{
-    const v64 none = v_set1(0);
-    unsigned z = 0;
-#define STEP(i) z += (unsigned)__builtin_popcountll(v_eq(e[i], none));
-    EACH8(STEP)
-#undef STEP
-    return z;
-}
-
 /* Steps 4 and 5 for a block whose tier 1 is coded with base and has n escapes; codes it anew where another is better.
  * Out of line: the common path stays small. Returns the escapes that stay. */
 static __attribute__((noinline)) unsigned settle(enum layout_kind kind, const uint8_t *src, const struct ahead *a,
@@ -257,19 +245,13 @@ INLINE size_t tier_encode_kind(enum layout_kind kind, const uint8_t *src, unsign
                                uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream)
 {
     const size_t step = layout_raw_body(kind), coded = layout_coded_body(kind, 2);
-    const unsigned accept = model_accept(layout_budget(kind, 2)), sure = layout_budget(kind, 2) * 2 / 3;
+    const unsigned accept = model_accept(layout_budget(kind, 2));
     uint8_t *const first = body;
     struct ahead now, next;
     unsigned n = 0;
     look(kind, src, body, stream, &now);
     for (unsigned b = 0; b < blocks; b++, src += step) {
         const bool more = b + 1 < blocks;
-        if (__builtin_expect(now.sum == ZFMT_BLOCK * now.max, 0) && all_same(kind, src)) {
-            body += put_same(kind, src, &heads[b], body);
-            if (more)
-                look(kind, src + step, body, stream, &now);
-            continue;
-        }
         /* The next block's statistics run beside this one's codes; its planes go where they belong if this one
          * stays in tier. */
         if (more)
@@ -277,7 +259,13 @@ INLINE size_t tier_encode_kind(enum layout_kind kind, const uint8_t *src, unsign
         const unsigned base = model_guess(now.sum);
         unsigned met = code_tier(now.e, base, false, body, escapes + n, stream);
         heads[b] = (struct zfmt_block){ZFMT_TIER, (uint8_t)base};
-        if (__builtin_expect(met > accept, 0) && !(met <= sure && zeros_of(now.e) <= MODEL_FEW_ZEROS)) {
+        if (__builtin_expect(met == 0, 0) && all_same(kind, src)) {
+            body += put_same(kind, src, &heads[b], body);
+            if (more)
+                look(kind, src + step, body, stream, &now);
+            continue;
+        }
+        if (__builtin_expect(met > accept, 0)) {
             const struct ahead copy = now;
             met = settle(kind, src, &copy, base, met, &heads[b], body, escapes + n, stream);
             if (heads[b].mode == ZFMT_RAW) {
@@ -411,6 +399,7 @@ INLINE unsigned top7_decode_kind(enum layout_kind kind, const struct zfmt_block 
     return n;
 }
 
+#if !defined(LOOPS_OWN_PASSES)
 /* What differs between tiers 2 and 3 (docs/format.md section 3), on d itself: code = min(subs(d + add, less), 3). */
 static const uint8_t g_tier_add[4] = {0, 0, 1, 2}, g_tier_less[4] = {0, 0, 3, 6};
 static const uint8_t g_tier_value[4][3] = {{0}, {0}, {255, 3, 4}, {254, 5, 6}};
@@ -457,6 +446,8 @@ static unsigned expand_loop(unsigned tier, const uint8_t *plane0, const uint8_t 
     }
     return met;
 }
+
+#endif
 
 /* One specialised copy per dtype and kind of store. */
 #define LOOPS_DISPATCH(call)                                                                                           \
