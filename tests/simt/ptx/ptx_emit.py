@@ -87,8 +87,9 @@ class Emitter:
             else:
                 text.append("    " + self.statement(item))
         joined = "\n".join(text)
+        used = set(re.findall(r"\w+", joined))
         for kind, name in f.regs:
-            if re.search(rf"\b{ident(name)}\b", joined):
+            if ident(name) in used:
                 w(f"    {TYPES[kind][2]} {ident(name)} = {'false' if kind == 'pred' else f'static_cast<{TYPES[kind][2]}>(0xA5A5A5A5A5A5A5A5ull)'};")
         for v in f.vars:
             size = TYPES[v.type][1] * v.count

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Decode, and decode + accumulate. A thread block takes a group, any group: it checks the header, the group's modes and
+ * its entry against the next one's (by induction every offset is checked), counts the escapes in the code planes,
+ * undoes tiers 3 and 2 in shared memory and then the blocks, a warp each. Nothing is read before its place has been
+ * checked; what is wrong marks the segment corrupt.
+ */
+#ifndef ZIPCCL_KERNELS_CUDA_DECODE_CUH
+#define ZIPCCL_KERNELS_CUDA_DECODE_CUH
+
+#include "kernels/cuda/chunk.cuh"
+
+namespace zip {
+
+/* Small shared memory of the kernel. */
+struct DecodeShared {
+    uint32_t head[kGroupBlocks];
+    uint32_t units[kGroupBlocks];
+    uint32_t offset[kGroupBlocks];
+    uint32_t escapes[kGroupBlocks];
+    uint32_t place[kGroupBlocks];
+    uint32_t counts[kWarps];
+    uint32_t box[8];
+    uint4 header[8];
+    uint4 entry[2]; /* of this group and the next */
+};
+
+/* Large shared memory: escapes of tier 1, those of tier 2 (later the warps' stages), code planes. */
+constexpr uint32_t kOne = 0, kTwo = ZFMT_GROUP, kCodes = 2 * ZFMT_GROUP;
+template <int CODEC> GPU_CONST uint32_t code_planes() {
+    return CODEC == zipcclCodecTier ? 2 : 3;
+}
+template <int CODEC> GPU_CONST uint32_t decode_bytes() {
+    return kCodes + kGroupBlocks * ZFMT_PLANE * code_planes<CODEC>();
+}
+
+/* A group that has passed the checks. */
+struct Group {
+    const uint8_t *bodies, *dynamic;
+    uint32_t n1, n2, n3, window;
+};
+
+/* 16 values d from two code planes' bits; an escape takes the next byte of `in`. */
+GPU_FN void get_escapes(uint32_t w[4], uint32_t mask, const uint8_t *in) {
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 16; i++)
+        if (mask >> i & 1) {
+            const uint32_t shift = 8 * (i % 4);
+            w[i / 4] = (w[i / 4] & ~(255u << shift)) | static_cast<uint32_t>(*in++) << shift;
+        }
+}
+
+/* The header in shared memory. */
+template <int DTYPE, int CODEC>
+GPU_FN bool header_ok(const uint4 header[8], const zipccl_cuda_segment &s, uint64_t count, const Tables &tables,
+                      uint64_t *static_bytes, uint64_t *dynamic_bytes) {
+    using K = Kind<DTYPE>;
+    const uint4 a = header[0], b = header[1], c = header[2];
+    uint32_t rest = c.y | c.z | c.w | c.x >> 16;
+    for (uint32_t i = 3; i < 8; i++)
+        rest |= header[i].x | header[i].y | header[i].z | header[i].w;
+    const uint64_t raw = (count * K::bytes + ZFMT_BODY_ALIGN - 1) / ZFMT_BODY_ALIGN * ZFMT_BODY_ALIGN;
+    const uint64_t most = (tables.bodies + raw + ZFMT_ALIGN - 1) / ZFMT_ALIGN * ZFMT_ALIGN;
+    const uint64_t more =
+        tables.groups * ((K::budget(code_planes<CODEC>()) * ZFMT_GROUP_BLOCKS + 5 * 17 + 127) / 128 * 128);
+    *static_bytes = b.x | uint64_t{b.y} << 32;
+    *dynamic_bytes = b.z | uint64_t{b.w} << 32;
+    return a.x == ZFMT_MAGIC && a.y == (ZFMT_VERSION | CODEC << 16 | DTYPE << 24) &&
+           (a.z | uint64_t{a.w} << 32) == count && rest == 0 && (CODEC == zipcclCodecTop7 ? c.x >> 8 <= 1 : c.x == 0) &&
+           *static_bytes >= tables.bodies && *static_bytes <= most && *dynamic_bytes <= more &&
+           *static_bytes % ZFMT_ALIGN == 0 && *dynamic_bytes % ZFMT_ALIGN == 0 && *static_bytes <= s.static_room &&
+           *dynamic_bytes <= s.dynamic_room;
+}
+
+/* Bytes of a group's dynamic part. */
+template <int CODEC> GPU_FN uint32_t dynamic_bytes_of(uint32_t n1, uint32_t n2, uint32_t n3) {
+    return CODEC == zipcclCodecTier && n1 ? Dynamic(n1, n2, n3).size
+           : CODEC == zipcclCodecTier     ? 0
+                                          : align_up(n1, ZFMT_ALIGN);
+}
+
+/* Checks everything that can be checked before bodies are read. All threads get the same answer. */
+template <int DTYPE, int CODEC>
+GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t count, DecodeShared &sh, Group *g) {
+    using K = Kind<DTYPE>;
+    const uint32_t t = threadIdx.x, lane = t & 31;
+    const Tables tables = tables_of(count);
+    uint64_t static_bytes, dynamic_bytes;
+    if (reinterpret_cast<uintptr_t>(s.values) % 16 != 0 || reinterpret_cast<uintptr_t>(s.static_part) % 128 != 0 ||
+        reinterpret_cast<uintptr_t>(s.dynamic_part) % 128 != 0 || s.static_room < tables.bodies)
+        return false;
+    const uint8_t *const parts = static_cast<const uint8_t *>(s.static_part);
+    const uint8_t *const entry = parts + tables.table + uint64_t{tile.group} * sizeof(zfmt_group);
+    if (t >= 64 && t < 72)
+        sh.header[t - 64] = gpu_ld16(parts + 16 * (t - 64));
+    else if (t >= 96 && t < 98)
+        sh.entry[t - 96] = tile.group + t - 96 < tables.groups ? gpu_ld16(entry + 16 * (t - 96)) : zero16();
+    bool ok = true;
+    if (t < kGroupBlocks) {
+        uint32_t head = 0, units = 0;
+        if (t < tile.blocks) {
+            const bool whole = t < tile.full;
+            head =
+                gpu_ld(reinterpret_cast<const uint16_t *>(parts + sizeof(zfmt_header)) + uint64_t{tile.group} * 64 + t);
+            const uint32_t mode = head & 255, base = head >> 8;
+            if (CODEC == zipcclCodecTier)
+                ok = mode == ZFMT_TIER || mode == ZFMT_TIER_ZERO
+                         ? whole
+                         : base == 0 && (mode == ZFMT_ZERO || mode == ZFMT_RAW || (mode == ZFMT_CONST && whole));
+            else
+                ok = base == 0 && (mode == ZFMT_RAW || (mode == ZFMT_TOP7 && whole));
+            units = mode == ZFMT_ZERO    ? 0
+                    : mode == ZFMT_CONST ? 1
+                    : mode == ZFMT_RAW   ? (whole ? K::raw : tile.rest * K::bytes + 63) / 64
+                                         : K::coded(code_planes<CODEC>()) / 64;
+        }
+        sh.head[t] = head;
+        sh.units[t] = units;
+        sh.escapes[t] = 0;
+    }
+    if (!__syncthreads_and(ok) || !header_ok<DTYPE, CODEC>(sh.header, s, count, tables, &static_bytes, &dynamic_bytes))
+        return false;
+    g->window = sh.header[2].x;
+    if (tables.groups == 0)
+        return static_bytes == tables.bodies && dynamic_bytes == 0;
+    if (t < 32) {
+        const uint32_t sum = scan_blocks(sh.units, sh.offset, lane);
+        if (lane == 0)
+            sh.box[2] = sum;
+    }
+    __syncthreads();
+    const uint32_t sum = sh.box[2];
+    const uint4 own = sh.entry[0], next = sh.entry[1];
+    const uint32_t n1 = own.z & 0xffff, n2 = own.z >> 16, n3 = own.w & 0xffff;
+    if (own.w >> 16 || n1 > tile.values || n2 > n1 || n3 > n2 || (CODEC == zipcclCodecTop7 && (n2 | n3)))
+        return false;
+    if (tile.group == 0 && (own.x | own.y))
+        return false;
+    const uint32_t size = dynamic_bytes_of<CODEC>(n1, n2, n3);
+    const uint64_t body_end = tables.bodies + (uint64_t{own.x} + sum) * ZFMT_BODY_ALIGN;
+    const uint64_t dynamic_end = uint64_t{own.y} * ZFMT_ALIGN + size;
+    if (body_end > static_bytes || dynamic_end > dynamic_bytes)
+        return false;
+    if (tile.group + 1 < tables.groups) {
+        ok = next.x == own.x + sum && next.y == own.y + size / ZFMT_ALIGN;
+    } else {
+        ok = (body_end + ZFMT_ALIGN - 1) / ZFMT_ALIGN * ZFMT_ALIGN == static_bytes && dynamic_end == dynamic_bytes;
+    }
+    g->bodies = parts + tables.bodies + uint64_t{own.x} * ZFMT_BODY_ALIGN;
+    g->dynamic = static_cast<const uint8_t *>(s.dynamic_part) + uint64_t{own.y} * ZFMT_ALIGN;
+    g->n1 = n1;
+    g->n2 = n2;
+    g->n3 = n3;
+    return ok;
+}
+
+/* Undoes tier 2 or 3: n values to `out`, escapes from `in`. Returns the count of escapes met. */
+template <uint32_t TIER>
+GPU_FN uint32_t undo_tier(const uint8_t *plane0, const uint8_t *plane1, uint32_t n, const uint8_t *in, uint8_t *out,
+                          uint32_t *counts) {
+    constexpr uint32_t v0 = 257 - TIER, v1 = 2 * TIER - 1; /* codes 0, 1, 2: 255 3 4 (tier 2), 254 5 6 (tier 3) */
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    uint32_t met = 0;
+    for (uint32_t first = 0; first < n; first += kThreads * 16) {
+        const uint32_t at = first + threadIdx.x * 16, valid = valid16(at, n);
+        uint32_t p0 = 0, p1 = 0;
+        if (valid) {
+            p0 = gpu_ld(reinterpret_cast<const uint16_t *>(plane0) + at / 16) & valid;
+            p1 = gpu_ld(reinterpret_cast<const uint16_t *>(plane1) + at / 16) & valid;
+        }
+        const uint32_t mask = p0 & p1, own = static_cast<uint32_t>(__popc(mask)), sum = scan_warp(own, lane);
+        if (lane == 31)
+            counts[warp] = sum;
+        __syncthreads();
+        uint32_t from = met + sum - own;
+        for (uint32_t i = 0; i < kWarps; i++) {
+            from += i < warp ? counts[i] : 0;
+            met += counts[i];
+        }
+        if (valid) {
+            uint32_t w[4];
+            GPU_UNROLL
+            for (uint32_t i = 0; i < 4; i++) {
+                const uint32_t a = spread(p0, i) * 255, b = spread(p1, i) * 255;
+                w[i] = (repeat(v0) & ~(a | b)) | (repeat(v1) & a) | (repeat(v1 + 1) & b & ~a);
+            }
+            get_escapes(w, mask, in + from);
+            *reinterpret_cast<uint4 *>(out + at) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+        __syncthreads();
+    }
+    return met;
+}
+
+/* Code planes to shared memory and their escapes counted; then the escapes themselves to page kOne. */
+template <int DTYPE, int CODEC>
+GPU_FN bool get_group_escapes(const Tile &tile, const Group &g, uint8_t *big, DecodeShared &sh) {
+    constexpr uint32_t planes = code_planes<CODEC>();
+    const uint32_t t = threadIdx.x, lane = t & 31, warp = t / 32;
+    uint8_t *const one = big + kOne, *const two = big + kTwo, *const codes = big + kCodes;
+    GPU_ROLL
+    for (uint32_t block = warp; block < tile.full; block += kWarps) {
+        const uint32_t mode = sh.head[block] & 255;
+        if (mode != ZFMT_TIER && mode != ZFMT_TIER_ZERO && mode != ZFMT_TOP7)
+            continue;
+        uint8_t *const at = codes + block * planes * ZFMT_PLANE;
+        if (lane < 4 * planes)
+            *reinterpret_cast<uint4 *>(at + 16 * lane) =
+                gpu_ld16(g.bodies + uint64_t{sh.offset[block]} * ZFMT_BODY_ALIGN + 16 * lane);
+        __syncwarp();
+        const uint16_t *const half = reinterpret_cast<const uint16_t *>(at) + lane;
+        const uint32_t mask =
+            CODEC == zipcclCodecTier ? half[0] & half[32] : ~(half[0] | half[32] | half[(planes - 1) * 32]) & 0xffff;
+        const uint32_t n = __reduce_add_sync(kAll, static_cast<uint32_t>(__popc(mask)));
+        if (lane == 0)
+            sh.escapes[block] = n;
+    }
+    __syncthreads();
+    if (warp == 0) {
+        const uint32_t n = scan_blocks(sh.escapes, sh.place, lane);
+        if (lane == 0)
+            sh.box[3] = n;
+    }
+    __syncthreads();
+    if (sh.box[3] != g.n1)
+        return false;
+    if (g.n1 == 0)
+        return true;
+    const Dynamic l(g.n1, g.n2, g.n3);
+    const uint32_t raw = CODEC == zipcclCodecTier ? g.n3 : g.n1;
+    const uint8_t *const from = g.dynamic + (CODEC == zipcclCodecTier ? l.raw : 0);
+    for (uint32_t at = 16 * t; at < raw; at += 16 * kThreads)
+        *reinterpret_cast<uint4 *>(one + at) = gpu_ld16(from + at);
+    __syncthreads();
+    if (CODEC == zipcclCodecTop7)
+        return true;
+    const uint8_t *const third = g.dynamic + 2 * l.p2;
+    return undo_tier<3>(third, third + l.p3, g.n2, one, two, sh.counts) == g.n3 &&
+           undo_tier<2>(g.dynamic, g.dynamic + l.p2, g.n1, two, one, sh.counts) == g.n2;
+}
+
+/* The 16 values of a lane of a full block. RAW: the block may be raw. */
+template <int DTYPE, int CODEC, bool RAW>
+GPU_FN void decode_lane(uint32_t block, const Group &g, const uint8_t *big, const DecodeShared &sh, uint8_t *stage,
+                        uint32_t lane, uint32_t w[Kind<DTYPE>::words]) {
+    using K = Kind<DTYPE>;
+    constexpr uint32_t planes = code_planes<CODEC>();
+    const uint32_t head = sh.head[block], mode = head & 255;
+    const uint8_t *const body = g.bodies + uint64_t{sh.offset[block]} * ZFMT_BODY_ALIGN;
+    if (RAW && mode == ZFMT_RAW) {
+        GPU_UNROLL
+        for (uint32_t j = 0; j < K::bytes; j++)
+            *reinterpret_cast<uint4 *>(stage + 16 * swizzle(32 * j + lane)) = gpu_ld16(body + 16 * (32 * j + lane));
+        __syncwarp();
+        GPU_UNROLL
+        for (uint32_t j = 0; j < K::bytes; j++) {
+            const uint4 v = *reinterpret_cast<const uint4 *>(stage + 16 * swizzle(lane * K::bytes + j));
+            w[4 * j] = v.x, w[4 * j + 1] = v.y, w[4 * j + 2] = v.z, w[4 * j + 3] = v.w;
+        }
+        __syncwarp();
+        return;
+    }
+    if (mode == ZFMT_ZERO || mode == ZFMT_CONST) {
+        uint32_t value = mode == ZFMT_CONST ? gpu_ld(reinterpret_cast<const uint32_t *>(body)) : 0;
+        value = K::bytes == 4 ? value : K::bytes == 2 ? (value & 0xffff) * 0x00010001u : repeat(value & 255);
+        GPU_UNROLL
+        for (uint32_t i = 0; i < K::words; i++)
+            w[i] = value;
+        return;
+    }
+    Values<DTYPE> v;
+    const uint8_t *const remainder = body + planes * ZFMT_PLANE;
+    GPU_UNROLL
+    for (uint32_t p = 0; p < K::byte_planes; p++) {
+        const uint4 x = gpu_ld16(remainder + p * ZFMT_BLOCK + 16 * lane);
+        v.b[p][0] = x.x, v.b[p][1] = x.y, v.b[p][2] = x.z, v.b[p][3] = x.w;
+    }
+    uint32_t bits[K::bit_planes ? K::bit_planes : 1];
+    GPU_UNROLL
+    for (uint32_t p = 0; p < K::bit_planes; p++)
+        bits[p] =
+            gpu_ld(reinterpret_cast<const uint16_t *>(remainder + K::byte_planes * ZFMT_BLOCK + p * ZFMT_PLANE) + lane);
+    const uint16_t *const half = reinterpret_cast<const uint16_t *>(big + kCodes + block * planes * ZFMT_PLANE) + lane;
+    const uint32_t p0 = half[0], p1 = half[32], p2 = planes == 3 ? half[(planes - 1) * 32] : 0;
+    const uint32_t mask = CODEC == zipcclCodecTier ? p0 & p1 : ~(p0 | p1 | p2) & 0xffff;
+    const uint32_t n = static_cast<uint32_t>(__popc(mask)), before = scan_warp(n, lane) - n;
+    const uint8_t *const escapes = big + kOne + sh.place[block] + before;
+    const bool zero = CODEC == zipcclCodecTier ? mode == ZFMT_TIER_ZERO : g.window >> 8 & 1;
+    const uint32_t base = CODEC == zipcclCodecTier ? head >> 8 : g.window & 255;
+    const uint32_t top = repeat((base + zero + (CODEC == zipcclCodecTop7)) & 255), other = repeat((base + 1) & 255);
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        v.e[i] = spread(p0, i) + 2 * spread(p1, i);
+        if (CODEC == zipcclCodecTop7)
+            v.e[i] += 4 * spread(p2, i);
+    }
+    if (CODEC == zipcclCodecTier)
+        get_escapes(v.e, mask, escapes);
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        v.e[i] = sub_bytes(top, v.e[i]);
+        if (zero)
+            v.e[i] = swap_bytes(v.e[i], other);
+        v.high[i] = 0;
+        GPU_UNROLL
+        for (uint32_t p = 0; p < K::bit_planes; p++)
+            v.high[i] |= spread(bits[p], i) << p;
+    }
+    if (CODEC == zipcclCodecTop7)
+        get_escapes(v.e, mask, escapes);
+    v.join(w);
+}
+
+/* The 16 words-per-byte values of each lane to memory, in units that lie side by side. */
+template <uint32_t UNITS>
+GPU_FN void put_lane(uint8_t *dst, uint8_t *stage, uint32_t lane, const uint32_t w[4 * UNITS]) {
+    GPU_UNROLL
+    for (uint32_t j = 0; j < UNITS; j++)
+        *reinterpret_cast<uint4 *>(stage + 16 * swizzle(lane * UNITS + j)) =
+            make_uint4(w[4 * j], w[4 * j + 1], w[4 * j + 2], w[4 * j + 3]);
+    __syncwarp();
+    GPU_UNROLL
+    for (uint32_t j = 0; j < UNITS; j++)
+        gpu_st16(dst + 16 * (32 * j + lane), *reinterpret_cast<const uint4 *>(stage + 16 * swizzle(32 * j + lane)));
+    __syncwarp();
+}
+
+/* A short block, raw or zero. */
+GPU_FN void put_short(uint8_t *dst, const uint8_t *body, bool raw, uint32_t bytes, uint32_t lane) {
+    for (uint32_t at = 16 * lane; at < bytes; at += kPage) {
+        const uint4 v = raw ? gpu_ld16(body + at) : zero16();
+        if (at + 16 <= bytes) {
+            gpu_st16(dst + at, v);
+        } else {
+            const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+            GPU_UNROLL
+            for (uint32_t i = 0; i < 16; i++)
+                if (at + i < bytes)
+                    gpu_st(dst + at + i, static_cast<uint8_t>(w[i / 4] >> (8 * (i % 4))));
+        }
+    }
+}
+
+template <int DTYPE, int CODEC>
+GPU_FN void decode(const Work &work, const zipccl_cuda_segment *table, zipccl_cuda_result *results, uint8_t *big,
+                   DecodeShared &sh) {
+    using K = Kind<DTYPE>;
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    Tile tile;
+    while (draw_tile(work, table, 1, sh.box, &tile)) {
+        const zipccl_cuda_segment s = table[tile.segment];
+        Group g;
+        if (!check_group<DTYPE, CODEC>(tile, s, s.count, sh, &g) ||
+            (tile.blocks && !get_group_escapes<DTYPE, CODEC>(tile, g, big, sh))) {
+            if (threadIdx.x == 0)
+                atomicOr(&results[tile.segment].status, static_cast<uint32_t>(ZIPCCL_CUDA_CORRUPT));
+            continue;
+        }
+        uint8_t *const dst = static_cast<uint8_t *>(s.values) + uint64_t{tile.group} * ZFMT_GROUP * K::bytes;
+        uint8_t *const stage = big + kTwo + warp * K::raw;
+        __syncthreads();
+        GPU_ROLL
+        for (uint32_t block = warp; block < tile.full; block += kWarps) {
+            if ((sh.head[block] & 255) == ZFMT_RAW) {
+                const uint8_t *const body = g.bodies + uint64_t{sh.offset[block]} * ZFMT_BODY_ALIGN;
+                GPU_UNROLL
+                for (uint32_t j = 0; j < K::bytes; j++)
+                    gpu_st16(dst + block * K::raw + 16 * (32 * j + lane), gpu_ld16(body + 16 * (32 * j + lane)));
+                continue;
+            }
+            uint32_t w[K::words];
+            decode_lane<DTYPE, CODEC, false>(block, g, big, sh, stage, lane, w);
+            put_lane<K::bytes>(dst + block * K::raw, stage, lane, w);
+        }
+        if (tile.rest && warp == tile.full % kWarps)
+            put_short(dst + tile.full * K::raw, g.bodies + uint64_t{sh.offset[tile.full]} * ZFMT_BODY_ALIGN,
+                      (sh.head[tile.full] & 255) == ZFMT_RAW, tile.rest * K::bytes, lane);
+    }
+}
+
+} // namespace zip
+
+#endif

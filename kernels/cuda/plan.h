@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a call to codec_cuda.h becomes launches: the workspace's layout, names of kernels, their shared memory. Host code
+ * without CUDA, so that the launcher and the tests that run kernels on a CPU share it.
+ */
+#ifndef ZIPCCL_KERNELS_CUDA_PLAN_H
+#define ZIPCCL_KERNELS_CUDA_PLAN_H
+
+#include "kernels/cuda/codec_cuda.h"
+#include "kernels/format.h"
+
+#include <stdint.h>
+
+/* The workspace: a ticket, then the first tile of every segment, windows of top7, and the look-back words. */
+namespace zip {
+struct Work {
+    uint32_t *ticket;
+    uint32_t *first;   /* [segments + 1] */
+    uint32_t *window;  /* [segments]: base | zero << 8 */
+    uint32_t *bodies;  /* [tiles] */
+    uint32_t *dynamic; /* [tiles] */
+    uint32_t segments, tiles;
+};
+
+/* A segment without values has a tile too, and each may end in a short group. */
+inline uint64_t tiles_of(uint32_t segments, uint64_t total_values) {
+    return total_values / ZFMT_GROUP + segments;
+}
+inline size_t work_words(uint32_t segments, uint64_t tiles) {
+    return 2 + 2 * static_cast<size_t>(segments) + 2 * static_cast<size_t>(tiles);
+}
+inline Work work_of(void *memory, uint32_t segments, uint64_t tiles) {
+    uint32_t *p = static_cast<uint32_t *>(memory);
+    Work w;
+    w.ticket = p;
+    w.first = p + 1;
+    w.window = w.first + segments + 1;
+    w.bodies = w.window + segments;
+    w.dynamic = w.bodies + tiles;
+    w.segments = segments;
+    w.tiles = static_cast<uint32_t>(tiles);
+    return w;
+}
+
+constexpr unsigned kBlockThreads = 512;
+
+/* Dynamic shared memory of the kernels: 64 places of at least two pages (encode.cuh); two times a byte a value and the
+ * code planes (decode.cuh). */
+constexpr uint32_t kEncodeShared = ZFMT_GROUP_BLOCKS * 1024, kEncodeSharedFp32 = ZFMT_GROUP_BLOCKS * 2048;
+constexpr uint32_t kDecodeSharedTier = 2 * ZFMT_GROUP + ZFMT_GROUP_BLOCKS * 2 * ZFMT_PLANE;
+constexpr uint32_t kDecodeSharedTop7 = 2 * ZFMT_GROUP + ZFMT_GROUP_BLOCKS * 3 * ZFMT_PLANE;
+} // namespace zip
+
+#endif
