@@ -107,15 +107,6 @@ VINLINE unsigned v_hsum(v64 acc) {
     return (unsigned)_mm_cvtsi128_si32(x);
 }
 
-VINLINE unsigned v_hmax(v64 v) {
-    const __m256i y = _mm256_max_epu8(v.a, v.b);
-    __m128i x = _mm_max_epu8(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
-    /* minpos finds the least word: of the complements, with each pair of bytes reduced to its lower one. */
-    x = _mm_xor_si128(x, _mm_set1_epi8(-1));
-    x = _mm_min_epu8(x, _mm_srli_epi16(x, 8));
-    return 255 - ((unsigned)_mm_cvtsi128_si32(_mm_minpos_epu16(x)) & 0xff);
-}
-
 VINLINE v64 v_swap(v64 v, uint8_t b) {
     const v64 x = v_set1(b), is_zero = v_is_eq(v, v_set1(0)), is_b = v_is_eq(v, x);
     const v64 kept = {_mm256_andnot_si256(is_b.a, v.a), _mm256_andnot_si256(is_b.b, v.b)};
