@@ -13,14 +13,12 @@ static const char *const g_ops[zipcclNumOps] = {
     [zipcclOpBarrier] = "barrier",
 };
 
-const char *op_name(unsigned op)
-{
+const char *op_name(unsigned op) {
     return op < zipcclNumOps ? g_ops[op] : "?";
 }
 
 /* Equal but for case and separators: "all-gather", "all_gather" and "AllGather" are one name. */
-static bool same_name(const char *a, const char *b)
-{
+static bool same_name(const char *a, const char *b) {
     for (;;) {
         while (*a == '-' || *a == '_')
             a++;
@@ -35,8 +33,7 @@ static bool same_name(const char *a, const char *b)
     }
 }
 
-bool op_from_name(const char *name, zipcclOp_t *op)
-{
+bool op_from_name(const char *name, zipcclOp_t *op) {
     if (!name)
         return false;
     for (unsigned i = 0; i < zipcclNumOps; i++) {

@@ -45,7 +45,7 @@ static const struct ctl_option bench_collective_options[] = {
     {"nodes", "N", "2", "daemons to start on this machine", false},
     {"ranks-per-node", "N", "2", "trainer processes of each", false},
     {"size", "SIZE[,SIZE]", "64MiB", "bytes of values of each rank; of a broadcast, all", false},
-    {"link-rate", "RATE", "1gbit", "what each daemon may send a second; none: no cap", false},
+    {"link-rate", "RATE", "none", "what each daemon may send a second, as 1gbit; none: no cap", false},
     {"dtype", "TYPE", NULL, "type of the values; else by the file's extension, else bf16", false},
     {"file", "FILE", NULL, "values to send, repeated to size; else Gaussian, sigma 0.02", false},
     {"codec", "CODEC", "auto", "of the zipped arm: auto, tier, top7 or raw", false},

@@ -68,7 +68,9 @@ static int width_of(const char *text) {
 }
 
 void table_print(const struct table *t, FILE *out, int indent) {
-    int *widths = calloc(t->ncolumns ? t->ncolumns : 1, sizeof *widths);
+    if (t->ncolumns == 0)
+        return;
+    int *widths = calloc(t->ncolumns, sizeof *widths);
     if (!widths)
         return;
     for (size_t i = 0; i < t->ncells; i++) {

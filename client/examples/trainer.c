@@ -97,8 +97,9 @@ static double median_ms(const struct trainer *t, enum arm arm) {
         for (int r = 0; r < t->nranks; r++)
             if (t->all[r].ns[arm][i] > slowest[i])
                 slowest[i] = t->all[r].ns[arm][i];
+    const int middle = ROUNDS / 2;
     qsort(slowest, ROUNDS, sizeof *slowest, ascending);
-    return (double)slowest[ROUNDS / 2] / 1e6;
+    return (double)slowest[middle] / 1e6;
 }
 
 static void print_line(const struct trainer *t, const struct work *w, bool equal) {
@@ -137,7 +138,8 @@ static int load(const struct trainer *t, const char *directory, struct work *w) 
     size_t width = dtype_of(w->name, &w->dtype), nranks = (size_t)t->nranks;
     (void)snprintf(path, sizeof path, "%s/%s", directory, w->name);
     FILE *f = fopen(path, "rb");
-    if (!f || fseek(f, 0, SEEK_END) != 0 || (size = ftell(f)) <= 0 || fseek(f, 0, SEEK_SET) != 0)
+    if (!f || width == 0 || nranks == 0 || fseek(f, 0, SEEK_END) != 0 || (size = ftell(f)) <= 0 ||
+        fseek(f, 0, SEEK_SET) != 0)
         goto bad;
     w->bytes = (size_t)size;
     w->count = (w->bytes / width + nranks - 1) / nranks;

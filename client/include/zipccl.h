@@ -12,8 +12,8 @@
  *
  * Ordering: every rank of a communicator issues the same operations in the same order.
  *
- * Errors: an operation that fails ends its communicator on all ranks. Its buffers may be written until zipcclCommDestroy or
- * zipcclCommAbort has returned; their contents are undefined.
+ * Errors: an operation that fails ends its communicator on all ranks. Its buffers may be written until
+ * zipcclCommDestroy or zipcclCommAbort has returned; their contents are undefined.
  *
  * Bits: data movement is bit-exact for every value of every dtype, NaN payloads and -0 included.
  */
@@ -65,22 +65,20 @@ ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclGetUniqueId(zipcclUniqueId *id
 /* Joins the communicator `id` as `rank` of `nranks`. Blocks until all ranks joined, or until the
  * daemon's join_timeout, which gives zipcclTimeout and names the missing ranks.
  * The caller owns *comm. */
-ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommInitRank(zipcclComm_t *comm, int nranks,
-                                                               zipcclUniqueId id, int rank);
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommInitRank(zipcclComm_t *comm, int nranks, zipcclUniqueId id,
+                                                               int rank);
 /* Waits for outstanding operations, leaves, and frees comm. comm is invalid afterwards, whatever
  * is returned. */
 ZIPCCL_API zipcclResult_t zipcclCommDestroy(zipcclComm_t comm);
 /* Ends outstanding operations of all ranks with zipcclAborted and frees comm. */
 ZIPCCL_API zipcclResult_t zipcclCommAbort(zipcclComm_t comm);
 /* *error becomes zipcclSuccess while the communicator works, else why it does not. Never blocks. */
-ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommGetAsyncError(zipcclComm_t comm,
-                                                                    zipcclResult_t *error);
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommGetAsyncError(zipcclComm_t comm, zipcclResult_t *error);
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommCount(zipcclComm_t comm, int *count);
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommUserRank(zipcclComm_t comm, int *rank);
 /* Pins the codec of this communicator's later operations (zipcclCodecAuto undoes it). Every rank
  * must pin alike; ranks that differ get zipcclInvalidArgument from the next operation. */
-ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommSetCodec(zipcclComm_t comm,
-                                                               zipcclCodec_t codec);
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommSetCodec(zipcclComm_t comm, zipcclCodec_t codec);
 
 /* Streams. An operation given a stream returns once it is queued; its buffers belong to zipccl
  * until the stream says that it is done. An operation given NULL returns when it is done. */
@@ -99,27 +97,22 @@ ZIPCCL_API zipcclResult_t zipcclMemFree(void *ptr);
 /* Prepares memory that zipccl did not allocate: keeps a shared staging area of the same size, so
  * that later operations on the range allocate nothing (they still copy). Optional: any pointer
  * works without it. *handle is freed by zipcclMemDeregister. */
-ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclMemRegister(void *ptr, size_t bytes,
-                                                              void **handle);
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclMemRegister(void *ptr, size_t bytes, void **handle);
 ZIPCCL_API zipcclResult_t zipcclMemDeregister(void *handle);
 
 /* Collectives. Counts are in elements of dtype, equal on all ranks.
  *
  * recvbuff holds nranks * sendcount elements, rank r's at r * sendcount. In place where
  * sendbuff == recvbuff + rank * sendcount elements. */
-ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclAllGather(const void *sendbuff, void *recvbuff,
-                                                            size_t sendcount,
-                                                            zipcclDataType_t dtype,
-                                                            zipcclComm_t comm,
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
+                                                            zipcclDataType_t dtype, zipcclComm_t comm,
                                                             zipcclStream_t stream);
 /* sendbuff is read on root alone and may be NULL elsewhere; in place where equal to recvbuff. */
-ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclBroadcast(const void *sendbuff, void *recvbuff,
-                                                            size_t count, zipcclDataType_t dtype,
-                                                            int root, zipcclComm_t comm,
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
+                                                            zipcclDataType_t dtype, int root, zipcclComm_t comm,
                                                             zipcclStream_t stream);
 /* Done when every rank has called it. */
-ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclBarrier(zipcclComm_t comm,
-                                                          zipcclStream_t stream);
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclBarrier(zipcclComm_t comm, zipcclStream_t stream);
 
 #ifdef __cplusplus
 }

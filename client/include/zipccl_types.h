@@ -18,22 +18,22 @@ extern "C" {
 #endif
 
 /* Every function of zipccl that can fail returns one of these. X(name, value, text) */
-#define ZIPCCL_RESULTS(X)                                                                          \
-    X(zipcclSuccess, 0, "no error")                                                                \
-    X(zipcclUnhandledDeviceError, 1, "unhandled device error")                                     \
-    X(zipcclSystemError, 2, "unhandled system error")                                              \
-    X(zipcclInternalError, 3, "internal error")                                                    \
-    X(zipcclInvalidArgument, 4, "invalid argument")                                                \
-    X(zipcclInvalidUsage, 5, "invalid usage")                                                      \
-    X(zipcclRemoteError, 6, "remote process exited or there was a network error")                  \
-    X(zipcclInProgress, 7, "operation in progress")                                                \
-    X(zipcclTimeout, 8, "timed out")                                                               \
-    X(zipcclAborted, 9, "communicator was aborted")                                                \
-    X(zipcclPermissionDenied, 10, "permission denied")                                             \
-    X(zipcclDaemonUnavailable, 11, "zipccld is not reachable")                                     \
-    X(zipcclOutOfMemory, 12, "out of memory")                                                      \
-    X(zipcclCorruptData, 13, "coded data is corrupt")                                              \
-    X(zipcclVersionMismatch, 14, "protocol versions do not match")                                 \
+#define ZIPCCL_RESULTS(X)                                                                                              \
+    X(zipcclSuccess, 0, "no error")                                                                                    \
+    X(zipcclUnhandledDeviceError, 1, "unhandled device error")                                                         \
+    X(zipcclSystemError, 2, "unhandled system error")                                                                  \
+    X(zipcclInternalError, 3, "internal error")                                                                        \
+    X(zipcclInvalidArgument, 4, "invalid argument")                                                                    \
+    X(zipcclInvalidUsage, 5, "invalid usage")                                                                          \
+    X(zipcclRemoteError, 6, "remote process exited or there was a network error")                                      \
+    X(zipcclInProgress, 7, "operation in progress")                                                                    \
+    X(zipcclTimeout, 8, "timed out")                                                                                   \
+    X(zipcclAborted, 9, "communicator was aborted")                                                                    \
+    X(zipcclPermissionDenied, 10, "permission denied")                                                                 \
+    X(zipcclDaemonUnavailable, 11, "zipccld is not reachable")                                                         \
+    X(zipcclOutOfMemory, 12, "out of memory")                                                                          \
+    X(zipcclCorruptData, 13, "coded data is corrupt")                                                                  \
+    X(zipcclVersionMismatch, 14, "protocol versions do not match")                                                     \
     X(zipcclLimitExceeded, 15, "a configured limit is exceeded")
 
 typedef enum {
@@ -61,12 +61,7 @@ typedef enum {
 } zipcclDataType_t;
 
 /* Collective operations. */
-typedef enum {
-    zipcclOpAllGather = 0,
-    zipcclOpBroadcast = 1,
-    zipcclOpBarrier = 2,
-    zipcclNumOps = 3
-} zipcclOp_t;
+typedef enum { zipcclOpAllGather = 0, zipcclOpBroadcast = 1, zipcclOpBarrier = 2, zipcclNumOps = 3 } zipcclOp_t;
 
 /* Codecs, see docs/format.md. Auto lets the daemon choose: raw whenever coding does not pay. */
 typedef enum {

@@ -211,7 +211,7 @@ static zipcclResult_t submit(struct zipcclComm *c, struct zipcclStream *stream, 
     }
     if (r == zipcclSuccess)
         r = send_request(c, o, &w, &op);
-    if (r != zipcclSuccess) {
+    if (r != zipcclSuccess || !op) {
         for (int i = 0; i < 2; i++)
             if (w.staging[i])
                 staging_give(w.staging[i]);
@@ -222,7 +222,8 @@ static zipcclResult_t submit(struct zipcclComm *c, struct zipcclStream *stream, 
         stream_add(stream, op);
         goto out;
     }
-    r = session_wait(c->session, op_ended, op, CLIENT_FOREVER);
+    zipcclResult_t waited = session_wait(c->session, op_ended, op, CLIENT_FOREVER);
+    (void)waited; /* however the wait ended, op->result says how the operation did */
     r = op->result;
     if (r != zipcclSuccess)
         (void)say(c, o, op->seq, r, op->text);

@@ -155,9 +155,10 @@ zipcclResult_t zipcclCommDestroy(zipcclComm_t comm) {
     if (!valid(comm))
         return fail_thread(zipcclInvalidArgument, "zipcclCommDestroy: comm is not a communicator, or was freed");
     (void)pthread_mutex_lock(&client_lock);
-    zipcclResult_t r = session_wait(comm->session, ops_ended, comm, CLIENT_FOREVER);
+    zipcclResult_t waited = session_wait(comm->session, ops_ended, comm, CLIENT_FOREVER);
+    (void)waited; /* a session that broke has ended them too */
     comm_finish_ops(comm);
-    r = comm_leave(comm, WIRE_COMM_DESTROY, text);
+    zipcclResult_t r = comm_leave(comm, WIRE_COMM_DESTROY, text);
     /* A communicator that had failed is known to have: leaving it is no new failure. */
     if (comm->failed != zipcclSuccess)
         r = zipcclSuccess;

@@ -292,7 +292,7 @@ zipcclResult_t zipcclMemFree(void *ptr) {
 }
 
 zipcclResult_t zipcclMemRegister(void *ptr, size_t bytes, void **handle) {
-    struct region *region;
+    struct region *region = NULL;
     if (!handle || !ptr || !bytes)
         return fail_thread(zipcclInvalidArgument, "zipcclMemRegister: %s",
                            !handle ? "handle is NULL" : (!ptr ? "ptr is NULL" : "bytes is 0"));
@@ -300,7 +300,7 @@ zipcclResult_t zipcclMemRegister(void *ptr, size_t bytes, void **handle) {
     if ((uintptr_t)ptr > UINTPTR_MAX - bytes)
         return fail_thread(zipcclInvalidArgument, "zipcclMemRegister: %p and %zu bytes wrap around", ptr, bytes);
     zipcclResult_t r = region_new(bytes, &region);
-    if (r != zipcclSuccess)
+    if (r != zipcclSuccess || !region)
         return r;
     region->kind = REGION_REGISTERED;
     (void)pthread_mutex_lock(&client_lock);

@@ -161,10 +161,11 @@ static bool config_assign(struct config *config, const struct config_key *key, c
     if (!ok)
         return false;
     if (key->type == CONFIG_CHOICE || key->type == CONFIG_HOSTPORT || key->type == CONFIG_STRING) {
-        if (strlen(value) >= key->size)
+        size_t bytes = strlen(value) + 1;
+        if (bytes > key->size)
             return false;
         memset(field, 0, key->size);
-        memcpy(field, value, strlen(value));
+        memcpy(field, value, bytes);
         return true;
     }
     if (number < key->min || number > key->max)

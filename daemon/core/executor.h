@@ -46,10 +46,10 @@ void exec_comm_free(struct exec_comm *comm);
 /* What an operation did, for statistics. */
 struct exec_result {
     zipcclResult_t result;
-    const char *text; /* why it failed: step, peer, rank; "" on success. Valid during done */
-    int failed_node;  /* node that failed it, -1: not known */
-    uint64_t raw_bytes;   /* what this node would have sent uncoded */
-    uint64_t wire_bytes;  /* what it sent */
+    const char *text;    /* why it failed: step, peer, rank; "" on success. Valid during done */
+    int failed_node;     /* node that failed it, -1: not known */
+    uint64_t raw_bytes;  /* what this node would have sent uncoded */
+    uint64_t wire_bytes; /* what it sent */
     uint64_t coded_from_bytes, coded_to_bytes;
     uint64_t encode_ns, decode_ns; /* worker time */
 };

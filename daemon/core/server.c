@@ -218,12 +218,15 @@ zipcclResult_t server_open_tcp(struct daemon *d, struct server *s, void (*accept
         log_error("cannot listen on %s: %s", d->config.listen, strerror(errno));
         goto fail;
     }
-    struct sockaddr_storage bound;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } bound = {.v6 = {0}};
     socklen_t length = sizeof bound;
-    if (getsockname(s->fd, (struct sockaddr *)&bound, &length) != 0)
+    if (getsockname(s->fd, &bound.any, &length) != 0)
         goto fail;
-    port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                             : ((struct sockaddr_in *)&bound)->sin_port);
+    port = bound.v6.sin6_family == AF_INET6 ? ntohs(bound.v6.sin6_port) : ntohs(bound.v4.sin_port);
     server_join_hostport(d->listening, sizeof d->listening, host, port);
     server_advertise(d, host, port);
     freeaddrinfo(found);

@@ -29,15 +29,15 @@ struct device_job {
     enum device_work work;
     zipcclCodec_t codec;
     zipcclDataType_t dtype;
-    unsigned flags; /* CODEC_STREAMING */
-    const void *src; /* encode, copy: values. decode: static part */
+    unsigned flags;                       /* CODEC_STREAMING */
+    const void *src;                      /* encode, copy: values. decode: static part */
     size_t src_static, src_dynamic_bytes; /* decode */
     const void *src_dynamic;              /* decode */
-    void *dst;         /* encode: static part. decode, copy: values */
-    void *dst_dynamic; /* encode */
-    uint64_t count;    /* values; copy: bytes */
-    bool verify;       /* encode: hash the coded parts; decode: check hash */
-    uint64_t hash;     /* XXH3 of static then dynamic part, with verify */
+    void *dst;                            /* encode: static part. decode, copy: values */
+    void *dst_dynamic;                    /* encode */
+    uint64_t count;                       /* values; copy: bytes */
+    bool verify;                          /* encode: hash the coded parts; decode: check hash */
+    uint64_t hash;                        /* XXH3 of static then dynamic part, with verify */
     /* results */
     zipcclResult_t result;
     size_t out_static, out_dynamic; /* encode */

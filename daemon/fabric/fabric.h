@@ -2,9 +2,9 @@
  *
  * The fabric seam: messages between daemons. `ucx` runs on UCX active messages.
  *
- * All functions are called on the loop thread. Progress happens on a thread of the fabric's own; fabric poll, called when
- * fd is readable, runs the callbacks on the loop thread. A message waits at its sender (rendezvous) or in the fabric
- * (small ones) until the receiver posts a matching receive: a slow node holds nobody's memory.
+ * All functions are called on the loop thread. Progress happens on a thread of the fabric's own; fabric poll, called
+ * when fd is readable, runs the callbacks on the loop thread. A message waits at its sender (rendezvous) or in the
+ * fabric (small ones) until the receiver posts a matching receive: a slow node holds nobody's memory.
  */
 #ifndef ZIPCCL_DAEMON_FABRIC_H
 #define ZIPCCL_DAEMON_FABRIC_H
@@ -20,10 +20,10 @@ struct fabric_peer; /* an endpoint, ref-counted by connect/disconnect pairs */
 
 /* Travels in front of every message. The first four match sends to receives. 64 bytes, little endian. */
 struct fabric_header {
-    uint64_t comm; /* key of the communicator */
-    uint32_t node; /* index of the sending node in it */
-    uint32_t seq;  /* operation, low 32 bits */
-    uint32_t tag;  /* of the plan */
+    uint64_t comm;                   /* key of the communicator */
+    uint32_t node;                   /* index of the sending node in it */
+    uint32_t seq;                    /* operation, low 32 bits */
+    uint32_t tag;                    /* of the plan */
     uint8_t op, dtype, codec, flags; /* what the sender believes: checked by the receiver (flags bit 0: hash is set) */
     uint32_t root;
     uint32_t reserved;
@@ -51,8 +51,8 @@ struct fabric_send {
     void *internal[6];
 };
 
-/* A receive. done gets success with header and bytes set, zipcclLimitExceeded (header set too) where the message is longer
- * than capacity, zipcclRemoteError where the peer is gone, zipcclAborted after fabric abort. */
+/* A receive. done gets success with header and bytes set, zipcclLimitExceeded (header set too) where the message is
+ * longer than capacity, zipcclRemoteError where the peer is gone, zipcclAborted after fabric abort. */
 struct fabric_recv {
     struct fabric_peer *peer; /* where it comes from: the peer's death ends the receive */
     uint64_t comm;
@@ -84,8 +84,8 @@ struct fabric_ops {
     void (*disconnect)(struct fabric *fabric, struct fabric_peer *peer);
     void (*send)(struct fabric *fabric, struct fabric_send *send);
     void (*recv)(struct fabric *fabric, struct fabric_recv *recv);
-    /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come from
-     * now on, so that their senders end too. */
+    /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come
+     * from now on, so that their senders end too. */
     void (*abort)(struct fabric *fabric, uint64_t comm);
     /* comm is over: forget it (messages that still come are dropped). */
     void (*forget)(struct fabric *fabric, uint64_t comm);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans: what one node does for one collective, as a graph of steps. Building one is a pure function; nothing here knows
- * of a socket, a device or a clock. The executor runs plans; tests and the simulator walk them.
+ * Plans: what one node does for one collective, as a graph of steps. Building one is a pure function; nothing here
+ * knows of a socket, a device or a clock. The executor runs plans; tests and the simulator walk them.
  *
  * A plan speaks of local ranks by their index on the node, and of memory by references that the executor resolves.
  * Steps are numbered so that every edge goes from a lower to a higher number: a plan cannot hold a cycle.
@@ -39,8 +39,8 @@ struct plan_ref {
 };
 
 struct plan_step {
-    uint8_t kind;  /* enum plan_kind */
-    uint8_t codec; /* zipcclCodec_t: of an encode or decode; of a send or receive: raw, or what the slot holds */
+    uint8_t kind;   /* enum plan_kind */
+    uint8_t codec;  /* zipcclCodec_t: of an encode or decode; of a send or receive: raw, or what the slot holds */
     uint16_t local; /* arrive: local rank. Others: the local rank that it serves (for errors) */
     uint32_t peer;  /* send, receive: node index */
     uint32_t tag;   /* send, receive: equal on both sides, unique per ordered pair of nodes */

@@ -133,7 +133,7 @@ void plan_all_gather(struct builder *b) {
     uint64_t total = a->count * b->value_bytes;
     g.chunk = plan_chunk_count(a->dtype, total, a->chunk_bytes);
     g.nchunks = (a->count + g.chunk - 1) / g.chunk;
-    uint32_t most = 0;
+    uint32_t most = 1;
     for (uint32_t n = 0; n < b->nnodes; n++)
         most = builder_members(b, n) > most ? builder_members(b, n) : most;
     if (g.nchunks > UINT32_MAX / most) {

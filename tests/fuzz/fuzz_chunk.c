@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzes codec_decode: byte 0 chooses codec and dtype, bytes 1-2 the count, bytes 3-4 the dynamic part's length; the rest is the
- * chunk (bit 7 of byte 0: magic, version, codec, dtype, count and sizes are put right first, so that the tables are reached). All
- * instruction sets must agree.
+ * Fuzzes codec_decode: byte 0 chooses codec and dtype, bytes 1-2 the count, bytes 3-4 the dynamic part's length; the
+ * rest is the chunk (bit 7 of byte 0: magic, version, codec, dtype, count and sizes are put right first, so that the
+ * tables are reached). All instruction sets must agree.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,8 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const zipcclDataType_t types[] = {zipcclBfloat16, zipcclFloat16, zipcclFloat32, zipcclFloat8e4m3,
                                              zipcclFloat8e5m2};
     if (size < 5)
@@ -40,7 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(s, data, fixed);
     memcpy(d, data + fixed, dynamic);
     if (repair && fixed >= sizeof(struct zfmt_header)) {
-        struct zfmt_header h = {ZFMT_MAGIC, ZFMT_VERSION, (uint8_t)codec, (uint8_t)dtype, count, fixed, dynamic, 0, 0, {0}};
+        struct zfmt_header h = {ZFMT_MAGIC, ZFMT_VERSION, (uint8_t)codec, (uint8_t)dtype, count, fixed, dynamic, 0,
+                                0,          {0}};
         if (codec == zipcclCodecTop7) {
             h.base = s[40];
             h.zero = s[41] & 1;

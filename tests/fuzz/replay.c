@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define MUTATIONS 200
+#define MUTATIONS        200
 #define REPLAY_MAX_INPUT (1u << 20)
 
 static uint64_t rng = 0x9e3779b97f4a7c15u;
