@@ -20,6 +20,7 @@ enum {
     TIER_BODY = 2 * ZFMT_PLANE + ZFMT_BLOCK, /* of its coded body */
     TOP7_BODY = 3 * ZFMT_PLANE + ZFMT_BLOCK,
     TIER_BUDGET = STEP - TIER_BODY - ZFMT_TIER_MARGIN,
+    TIER_SURE = TIER_BUDGET * 2 / 3, /* so many escapes never cost more than the budget */
     TOP7_BUDGET = STEP - TOP7_BODY - ZFMT_TIER_MARGIN
 };
 
@@ -39,6 +40,46 @@ static const uint8_t g_weave[2][64] __attribute__((aligned(64))) = {
     {32, 96,  33, 97,  34, 98,  35, 99,  36, 100, 37, 101, 38, 102, 39, 103, 40, 104, 41, 105, 42, 106,
      43, 107, 44, 108, 45, 109, 46, 110, 47, 111, 48, 112, 49, 113, 50, 114, 51, 115, 52, 116, 53, 117,
      54, 118, 55, 119, 56, 120, 57, 121, 58, 122, 59, 123, 60, 124, 61, 125, 62, 126, 63, 127}};
+
+/* Planes and codes are bit matrices, transposed 8 by 8. Tier packs the codes of four rows into bytes, two bits a row; a
+ * qword of the transpose then has byte p of row r at 2 * r + p. g_plane gathers plane p of eight rows from two of
+ * them, g_unplane goes back (with the bytes in the order that the transposing instruction wants). */
+static const uint8_t g_plane[2][64] __attribute__((aligned(64))) = {
+    {0,  8,   16,  24,  32, 40, 48, 56, 2,   10,  18,  26,  34, 42, 50, 58,  4,   12,  20,  28, 36, 44,
+     52, 60,  6,   14,  22, 30, 38, 46, 54,  62,  64,  72,  80, 88, 96, 104, 112, 120, 66,  74, 82, 90,
+     98, 106, 114, 122, 68, 76, 84, 92, 100, 108, 116, 124, 70, 78, 86, 94,  102, 110, 118, 126},
+    {1,  9,   17,  25,  33, 41, 49, 57, 3,   11,  19,  27,  35, 43, 51, 59,  5,   13,  21,  29, 37, 45,
+     53, 61,  7,   15,  23, 31, 39, 47, 55,  63,  65,  73,  81, 89, 97, 105, 113, 121, 67,  75, 83, 91,
+     99, 107, 115, 123, 69, 77, 85, 93, 101, 109, 117, 125, 71, 79, 87, 95,  103, 111, 119, 127}};
+static const uint8_t g_unplane[2][64] __attribute__((aligned(64))) = {
+    {88, 24, 80, 16, 72, 8,  64, 0,  89, 25, 81, 17, 73, 9,  65, 1,  90, 26, 82, 18, 74, 10,
+     66, 2,  91, 27, 83, 19, 75, 11, 67, 3,  92, 28, 84, 20, 76, 12, 68, 4,  93, 29, 85, 21,
+     77, 13, 69, 5,  94, 30, 86, 22, 78, 14, 70, 6,  95, 31, 87, 23, 79, 15, 71, 7},
+    {120, 56, 112, 48, 104, 40, 96,  32, 121, 57, 113, 49, 105, 41, 97,  33, 122, 58, 114, 50, 106, 42,
+     98,  34, 123, 59, 115, 51, 107, 43, 99,  35, 124, 60, 116, 52, 108, 44, 100, 36, 125, 61, 117, 53,
+     109, 45, 101, 37, 126, 62, 118, 54, 110, 46, 102, 38, 127, 63, 119, 55, 111, 47, 103, 39}};
+/* top7 packs two rows, four bits a row: planes 0 and 1, then twice plane 2, of four rows; and back, from g_unplane's
+ * result and plane 2 (bit 3 is a copy of bit 2). */
+static const uint8_t g_plane3[2][64] __attribute__((aligned(64))) = {
+    {0,   8,   16, 24, 32, 40, 48,  56,  4,   12,  20,  28,  36, 44, 52, 60, 64,  72,  80,  88, 96, 104,
+     112, 120, 68, 76, 84, 92, 100, 108, 116, 124, 1,   9,   17, 25, 33, 41, 49,  57,  5,   13, 21, 29,
+     37,  45,  53, 61, 65, 73, 81,  89,  97,  105, 113, 121, 69, 77, 85, 93, 101, 109, 117, 125},
+    {2,   10,  18, 26, 34, 42, 50,  58,  6,   14,  22,  30,  38, 46, 54, 62, 66,  74,  82,  90, 98, 106,
+     114, 122, 70, 78, 86, 94, 102, 110, 118, 126, 2,   10,  18, 26, 34, 42, 50,  58,  6,   14, 22, 30,
+     38,  46,  54, 62, 66, 74, 82,  90,  98,  106, 114, 122, 70, 78, 86, 94, 102, 110, 118, 126}};
+static const uint8_t g_unplane3[4][64] __attribute__((aligned(64))) = {
+    {72, 72, 4,  5,  64, 64, 6,  7,  73, 73, 12, 13, 65, 65, 14, 15, 74, 74, 20, 21, 66, 66,
+     22, 23, 75, 75, 28, 29, 67, 67, 30, 31, 76, 76, 36, 37, 68, 68, 38, 39, 77, 77, 44, 45,
+     69, 69, 46, 47, 78, 78, 52, 53, 70, 70, 54, 55, 79, 79, 60, 61, 71, 71, 62, 63},
+    {88, 88, 0,  1,  80, 80, 2,  3,  89, 89, 8,  9,  81, 81, 10, 11, 90, 90, 16, 17, 82, 82,
+     18, 19, 91, 91, 24, 25, 83, 83, 26, 27, 92, 92, 32, 33, 84, 84, 34, 35, 93, 93, 40, 41,
+     85, 85, 42, 43, 94, 94, 48, 49, 86, 86, 50, 51, 95, 95, 56, 57, 87, 87, 58, 59},
+    {104, 104, 4,   5,   96,  96,  6,  7,  105, 105, 12,  13,  97,  97,  14,  15,  106, 106, 20,  21,  98, 98,
+     22,  23,  107, 107, 28,  29,  99, 99, 30,  31,  108, 108, 36,  37,  100, 100, 38,  39,  109, 109, 44, 45,
+     101, 101, 46,  47,  110, 110, 52, 53, 102, 102, 54,  55,  111, 111, 60,  61,  103, 103, 62,  63},
+    {120, 120, 0,   1,   112, 112, 2,   3,   121, 121, 8,   9,   113, 113, 10,  11,  122, 122, 16,  17,  114, 114,
+     18,  19,  123, 123, 24,  25,  115, 115, 26,  27,  124, 124, 32,  33,  116, 116, 34,  35,  125, 125, 40,  41,
+     117, 117, 42,  43,  126, 126, 48,  49,  118, 118, 50,  51,  127, 127, 56,  57,  119, 119, 58,  59}};
 
 INLINE v64 set1(unsigned b) {
     return _mm512_set1_epi8((char)b);
@@ -112,23 +153,46 @@ INLINE v64 swap(v64 v, v64 b) {
     return _mm512_mask_mov_epi8(_mm512_maskz_mov_epi8(~is_b, v), is_zero, b);
 }
 
-/* The bytes of v in mask to out; returns their count. Mostly half a store is enough. */
-INLINE unsigned compact(uint8_t *out, v64 v, __mmask64 mask) {
-    const v64 packed = _mm512_maskz_compress_epi8(mask, v);
+/* Bit matrices of 8 by 8 transposed: byte k of a qword gets bit k of its bytes, the first byte's lowest. */
+INLINE v64 transpose(v64 v) {
+    const v64 back = _mm512_set_epi64(0x08090a0b0c0d0e0f, 0x0001020304050607, 0x08090a0b0c0d0e0f, 0x0001020304050607,
+                                      0x08090a0b0c0d0e0f, 0x0001020304050607, 0x08090a0b0c0d0e0f, 0x0001020304050607);
+    return _mm512_gf2p8affine_epi64_epi8(_mm512_set1_epi64((long long)0x8040201008040201ull),
+                                         _mm512_shuffle_epi8(v, back), 0);
+}
+
+/* The same for bytes that are in the opposite order already. */
+INLINE v64 transpose_reversed(v64 v) {
+    return _mm512_gf2p8affine_epi64_epi8(_mm512_set1_epi64((long long)0x8040201008040201ull), v, 0);
+}
+
+/* The bytes of v in mask to out; returns their count. The upper half of a store is for more than `half` of them: 32, or
+ * 0 where so many are common that the branch would be hard to foresee. */
+INLINE unsigned compact_row(uint8_t *out, v64 v, __mmask64 mask, unsigned half) {
     const unsigned n = count(mask);
+    const v64 packed = _mm512_mask_compress_epi8(v, mask, v); /* zeroing would wait for the register's last value */
     _mm256_storeu_si256((__m256i *)(void *)out, _mm512_castsi512_si256(packed));
-    if (RARE(n > 32))
+    if (RARE(n > half))
         _mm256_storeu_si256((__m256i *)(void *)(out + 32), _mm512_extracti64x4_epi64(packed, 1));
     return n;
 }
 
-/* Tier 1 of a row; at: where its plane words go. Returns the count of escapes. */
-INLINE unsigned code_row(v64 d, uint8_t *at, unsigned i, uint8_t *escapes) {
-    const v64 c = _mm512_min_epu8(d, set1(3));
-    const __mmask64 p0 = _mm512_test_epi8_mask(c, set1(1)), p1 = _mm512_test_epi8_mask(c, set1(2));
-    _store_mask64((__mmask64 *)(void *)(at + 8 * i), p0);
-    _store_mask64((__mmask64 *)(void *)(at + ZFMT_PLANE + 8 * i), p1);
-    return compact(escapes, d, _kand_mask64(p0, p1));
+/* The code of row i among those of the four rows, two bits each. */
+INLINE v64 pack(v64 packed, v64 c, unsigned i) {
+    return i % 4 ? _mm512_or_si512(packed, _mm512_slli_epi16(c, 2 * (i % 4))) : c;
+}
+
+/* The packed codes of eight rows as planes. */
+INLINE void put_codes(v64 low, v64 high, uint8_t *plane0, uint8_t *plane1, bool stream) {
+    const v64 a = transpose(low), b = transpose(high);
+    put(plane0, _mm512_permutex2var_epi8(a, load(g_plane[0]), b), stream);
+    put(plane1, _mm512_permutex2var_epi8(a, load(g_plane[1]), b), stream);
+}
+
+/* Tier 1 of row i; packed gets its code. Returns the count of escapes. */
+INLINE unsigned code_row(v64 d, v64 code, unsigned i, v64 packed[2], uint8_t *escapes, unsigned half) {
+    packed[i / 4] = pack(packed[i / 4], code, i);
+    return compact_row(escapes, d, _mm512_cmpeq_epi8_mask(code, set1(3)), half);
 }
 
 /* ---- tier, the rule's steps for blocks that are not as most ---- */
@@ -145,14 +209,13 @@ static __attribute__((noinline)) bool all_same(const uint8_t *src) {
     return true;
 }
 
-static size_t put_same(const uint8_t *src, struct zfmt_block *head, uint8_t *body) {
+static void put_same(const uint8_t *src, struct zfmt_block *head, uint8_t *body) {
     const bool zero = src[0] == 0 && src[1] == 0;
     *head = (struct zfmt_block){zero ? ZFMT_ZERO : ZFMT_CONST, 0};
     if (zero)
-        return 0;
+        return;
     memset(body, 0, ZFMT_BODY_ALIGN);
     memcpy(body, src, 2);
-    return ZFMT_BODY_ALIGN;
 }
 
 /* Step 4, from the n escapes that base leaves. */
@@ -212,90 +275,120 @@ static __attribute__((noinline)) struct zfmt_block choose(const uint8_t *src) {
     return model_choose(&c, TIER_BUDGET);
 }
 
-/* A whole block in tier with the given head, from src. */
-static __attribute__((noinline)) unsigned code_again(const uint8_t *src, struct zfmt_block head, uint8_t *body,
+/* ---- tier, encode ---- */
+
+/* A block by itself. Returns the count of escapes. */
+static __attribute__((noinline)) unsigned code_block(const uint8_t *src, struct zfmt_block head, uint8_t *body,
                                                      uint8_t *escapes, bool stream) {
-    _Alignas(64) uint8_t planes[2 * ZFMT_PLANE];
     const bool zero = head.mode == ZFMT_TIER_ZERO;
-    const v64 top = set1(head.base + (unsigned)zero);
+    const v64 top = set1(head.base + (unsigned)zero), three = set1(3);
+    v64 packed[2];
     unsigned n = 0;
-    for (unsigned i = 0; i < 8; i++) {
-        const v64 e = split(src, i, body + 2 * ZFMT_PLANE, stream);
-        n += code_row(_mm512_sub_epi8(top, zero ? swap(e, top) : e), planes, i, escapes + n);
+#define ROW(i)                                                                                                         \
+    {                                                                                                                  \
+        const v64 e = split(src, i, body + 2 * ZFMT_PLANE, stream);                                                    \
+        const v64 d = _mm512_sub_epi8(top, zero ? swap(e, top) : e);                                                   \
+        n += code_row(d, _mm512_min_epu8(d, three), i, packed, escapes + n, 0);                                        \
     }
-    put(body, load(planes), stream);
-    put(body + ZFMT_PLANE, load(planes + ZFMT_PLANE), stream);
+    EACH8(ROW)
+#undef ROW
+    put_codes(packed[0], packed[1], body, body + ZFMT_PLANE, stream);
     return n;
 }
 
-/* ---- tier, encode ---- */
-
-/* A block's codes while the next block, if there is more, is split; e and top change from this block's to the next's.
- * Returns the count of escapes. */
-INLINE unsigned code_block(const uint8_t *next, bool more, v64 e[8], v64 *top, uint8_t *body, uint8_t *escapes,
-                           bool stream) {
-    _Alignas(64) uint8_t planes[2 * ZFMT_PLANE];
-    uint8_t *const at = stream ? planes : body, *const plane = body + TIER_BODY + 2 * ZFMT_PLANE;
-    const v64 base = *top;
-    v64 even[4];
-    unsigned n = 0;
-    if (more) {
-        even[0] = split(next, 0, plane, stream);
-        even[1] = split(next, 2, plane, stream);
-        even[2] = split(next, 4, plane, stream);
-        even[3] = split(next, 6, plane, stream);
-        *top = guess(even[0], even[1], even[2], even[3]);
+/* Whether all e > 0. */
+INLINE bool no_zeros_in(const uint8_t *src) {
+    v64 least = set1(255);
+    for (unsigned i = 0; i < STEP; i += 64) {
+        const v64 v = load(src + i);
+        least = _mm512_min_epu16(least, _mm512_add_epi16(v, v));
     }
+    return _mm512_cmplt_epu16_mask(least, _mm512_set1_epi16(256)) == 0;
+}
+
+/* A block that is not as most; its tier 1 is coded with the guess and has n escapes. Returns the escapes that stay. */
+static __attribute__((noinline)) unsigned settle(const uint8_t *src, unsigned n, struct zfmt_block *head, uint8_t *body,
+                                                 uint8_t *escapes, bool stream) {
+    if (n == 0) {
+        if (all_same(src))
+            put_same(src, head, body);
+        return 0;
+    }
+    if (n <= TIER_SURE && no_zeros_in(src))
+        return n;
+    if (good_guess(src, head->base, escapes, n))
+        return n;
+    *head = choose(src);
+    if (head->mode != ZFMT_RAW)
+        return code_block(src, *head, body, escapes, stream);
+    copy_block(body, src, stream);
+    return 0;
+}
+
+/* A block's codes while the next block is split; e and top change from this block's to the next's. Returns the count of
+ * escapes. no_zeros tells whether all e > 0. */
+INLINE unsigned code_and_split(const uint8_t *next, uint8_t *plane, v64 e[8], v64 *top, uint8_t *body, uint8_t *escapes,
+                               bool stream, unsigned half, bool *no_zeros) {
+    const v64 base = *top, three = set1(3);
+    v64 even[4], packed[2], least = set1(255);
+    unsigned n = 0;
+    even[0] = split(next, 0, plane, stream);
+    even[1] = split(next, 2, plane, stream);
+    even[2] = split(next, 4, plane, stream);
+    even[3] = split(next, 6, plane, stream);
+    *top = guess(even[0], even[1], even[2], even[3]);
 #define ROW(i)                                                                                                         \
-    n += code_row(_mm512_sub_epi8(base, e[i]), at, i, escapes + n);                                                    \
-    if (more)                                                                                                          \
-        e[i] = (i) % 2 ? split(next, i, plane, stream) : even[(i) / 2];
+    {                                                                                                                  \
+        const v64 d = _mm512_sub_epi8(base, e[i]);                                                                     \
+        least = _mm512_min_epu8(least, e[i]);                                                                          \
+        n += code_row(d, _mm512_min_epu8(d, three), i, packed, escapes + n, half);                                     \
+        e[i] = (i) % 2 ? split(next, i, plane, stream) : even[(i) / 2];                                                \
+    }
     EACH8(ROW)
 #undef ROW
-    if (stream) {
-        put(body, load(planes), true);
-        put(body + ZFMT_PLANE, load(planes + ZFMT_PLANE), true);
-    }
+    *no_zeros = _mm512_testn_epi8_mask(least, least) == 0;
+    put_codes(packed[0], packed[1], body, body + ZFMT_PLANE, stream);
     return n;
 }
 
 INLINE size_t tier_encode(const uint8_t *src, unsigned blocks, struct zfmt_block *heads, uint8_t *body,
                           uint8_t *escapes, unsigned *n1, bool stream) {
+    _Alignas(64) uint8_t unused[ZFMT_BLOCK];
     uint8_t *const first = body;
     unsigned n = 0, b = 0;
+    unsigned half = 32;
+    bool same = false;
     while (b < blocks) {
+        if (same && all_same(src)) { /* runs of them are common */
+            struct zfmt_block head;
+            put_same(src, &head, body);
+            heads[b++] = head;
+            src += STEP;
+            body += layout_body(KIND_BF16, head.mode);
+            continue;
+        }
         v64 e[8], top;
 #define ROW(i) e[i] = split(src, i, body + 2 * ZFMT_PLANE, stream);
         EACH8(ROW)
 #undef ROW
         top = guess(e[0], e[2], e[4], e[6]);
         for (bool usual = true; usual && b < blocks; b++, src += STEP) {
-            const unsigned base = first_byte(top);
-            const unsigned met = b + 1 < blocks ? code_block(src + STEP, true, e, &top, body, escapes + n, stream)
-                                                : code_block(src, false, e, &top, body, escapes + n, stream);
-            struct zfmt_block head = {ZFMT_TIER, (uint8_t)base};
-            unsigned size = TIER_BODY, kept = met;
-            if (RARE(met - 1 >= MODEL_ACCEPT)) { /* also none: then all values can be the same */
-                if (met == 0) {
-                    if (all_same(src)) {
-                        size = (unsigned)put_same(src, &head, body);
-                        usual = false;
-                    }
-                } else if (!good_guess(src, base, escapes + n, met)) {
-                    head = choose(src);
-                    usual = head.mode != ZFMT_RAW;
-                    if (usual) {
-                        kept = code_again(src, head, body, escapes + n, stream);
-                    } else {
-                        copy_block(body, src, stream);
-                        size = STEP;
-                        kept = 0;
-                    }
-                }
+            const bool more = b + 1 < blocks;
+            const uint8_t *const next = more ? src + STEP : src;
+            uint8_t *const plane = more ? body + TIER_BODY + 2 * ZFMT_PLANE : unused;
+            struct zfmt_block head = {ZFMT_TIER, (uint8_t)first_byte(top)};
+            bool no_zeros = false;
+            unsigned met = code_and_split(next, plane, e, &top, body, escapes + n, stream, half, &no_zeros);
+            half = met > MODEL_ACCEPT + 32 ? 0 : 32; /* the next block is likely alike */
+            if (RARE(met - 1 >= (no_zeros ? TIER_SURE : MODEL_ACCEPT))) {
+                /* Also where there are none: then all values can be the same. */
+                met = settle(src, met, &head, body, escapes + n, stream);
+                usual = head.mode == ZFMT_TIER || head.mode == ZFMT_TIER_ZERO;
+                same = head.mode == ZFMT_ZERO || head.mode == ZFMT_CONST;
             }
+            body += usual ? TIER_BODY : layout_body(KIND_BF16, head.mode);
             heads[b] = head;
-            n += kept;
-            body += size;
+            n += met;
         }
     }
     *n1 = n;
@@ -313,18 +406,44 @@ size_t avx512_bf16_tier_encode(const uint8_t *src, unsigned blocks, struct zfmt_
 
 /* ---- tier, decode ---- */
 
+/* Planes 0 and 1 of eight rows as bit matrices of four rows each. */
+INLINE void get_planes(const uint8_t *plane0, const uint8_t *plane1, v64 matrix[2]) {
+    const v64 p0 = load(plane0), p1 = load(plane1);
+    matrix[0] = _mm512_permutex2var_epi8(p0, load(g_unplane[0]), p1);
+    matrix[1] = _mm512_permutex2var_epi8(p0, load(g_unplane[1]), p1);
+}
+
+/* Codes of four rows in bytes, two bits a row. */
+INLINE void get_codes(const uint8_t *plane0, const uint8_t *plane1, v64 packed[2]) {
+    get_planes(plane0, plane1, packed);
+    packed[0] = transpose_reversed(packed[0]);
+    packed[1] = transpose_reversed(packed[1]);
+}
+
+INLINE v64 code_of(const v64 packed[2], unsigned i) {
+    return _mm512_and_si512(_mm512_srli_epi16(packed[i / 4], 2 * (i % 4)), set1(3));
+}
+
+/* v with the next bytes of in where the code is 3. */
+INLINE v64 with_escapes(v64 v, v64 code, const uint8_t *in) {
+    return _mm512_mask_expand_epi8(v, _mm512_cmpeq_epi8_mask(code, set1(3)), load(in));
+}
+
+INLINE unsigned escapes_of(const uint8_t *plane0, const uint8_t *plane1, unsigned i) {
+    return (unsigned)__builtin_popcountll(get_word(plane0 + 8 * i) & get_word(plane1 + 8 * i));
+}
+
 INLINE unsigned decode_block(unsigned base, bool zero, const uint8_t *body, const uint8_t *escapes, uint8_t *dst,
                              bool stream) {
-    const v64 top = set1(base + (unsigned)zero), one = set1(1), two = set1(2);
+    const v64 top = set1(base + (unsigned)zero);
+    v64 packed[2];
     unsigned n = 0;
+    get_codes(body, body + ZFMT_PLANE, packed);
 #define ROW(i)                                                                                                         \
     {                                                                                                                  \
-        const uint64_t p0 = get_word(body + 8 * i), p1 = get_word(body + ZFMT_PLANE + 8 * i);                          \
-        v64 d = _mm512_mask_mov_epi8(_mm512_maskz_mov_epi8(p0, one), p1, two);                                         \
-        d = _mm512_mask_expand_epi8(d, p0 & p1, load(escapes + n));                                                    \
-        const v64 e = _mm512_sub_epi8(top, d);                                                                         \
+        const v64 c = code_of(packed, i), e = _mm512_sub_epi8(top, with_escapes(c, c, escapes + n));                   \
         join(zero ? swap(e, top) : e, body + 2 * ZFMT_PLANE, i, dst, stream);                                          \
-        n += (unsigned)__builtin_popcountll(p0 & p1);                                                                  \
+        n += escapes_of(body, body + ZFMT_PLANE, i);                                                                   \
     }
     EACH8(ROW)
 #undef ROW
@@ -366,42 +485,49 @@ unsigned avx512_bf16_tier_decode(const struct zfmt_block *heads, unsigned blocks
 
 /* ---- top7 ---- */
 
+/* The codes of eight rows, packed in pairs, as planes. */
+INLINE void put_codes3(v64 t[4], uint8_t *planes, bool stream) {
+    for (unsigned i = 0; i < 4; i++)
+        t[i] = transpose(t[i]);
+    const v64 i01 = load(g_plane3[0]), i2 = load(g_plane3[1]);
+    const v64 a = _mm512_permutex2var_epi8(t[0], i01, t[1]), b = _mm512_permutex2var_epi8(t[2], i01, t[3]);
+    const v64 p0 = _mm512_shuffle_i64x2(a, b, 0x44), p1 = _mm512_shuffle_i64x2(a, b, 0xee);
+    const v64 p2 = _mm512_mask_blend_epi64(0xf0, _mm512_permutex2var_epi8(t[0], i2, t[1]),
+                                           _mm512_permutex2var_epi8(t[2], i2, t[3]));
+    put(planes, p0, stream);
+    put(planes + ZFMT_PLANE, p1, stream);
+    put(planes + 2 * ZFMT_PLANE, p2, stream);
+}
+
 INLINE size_t top7_encode(const uint8_t *src, unsigned blocks, struct zfmt_block *heads, uint8_t *body,
                           uint8_t *escapes, unsigned *n1, bool stream, unsigned base, bool zero) {
     /* With zero, code 1 is exponent 0 and the codes from 2 on are base and below; base >= 6 here, so base + 1, which
      * changes places with zero, is always an escape. */
-    const v64 low = set1(base), top = set1(base + 1 + zero), last = set1(6u - zero), one = set1(1);
+    const v64 low = set1(base), top = set1(base + 1 + zero), last = set1(6u - zero);
     uint8_t *const first = body;
     unsigned n = 0;
     for (unsigned b = 0; b < blocks; b++, src += STEP) {
-        _Alignas(64) uint8_t planes[3 * ZFMT_PLANE];
-        uint8_t *const at = stream ? planes : body;
+        v64 pairs[4];
         unsigned met = 0;
 #define ROW(i)                                                                                                         \
     {                                                                                                                  \
         const v64 e = split(src, i, body + 3 * ZFMT_PLANE, stream);                                                    \
-        v64 c = _mm512_sub_epi8(top, e);                                                                               \
-        __mmask64 in = _mm512_cmple_epu8_mask(_mm512_sub_epi8(low, e), last);                                          \
-        if (zero) {                                                                                                    \
-            const __mmask64 none = _mm512_testn_epi8_mask(e, e);                                                       \
-            c = _mm512_mask_mov_epi8(c, none, one);                                                                    \
-            in = _kor_mask64(in, none);                                                                                \
-        }                                                                                                              \
-        _store_mask64((__mmask64 *)(void *)(at + 8 * i), _mm512_mask_test_epi8_mask(in, c, one));                      \
-        _store_mask64((__mmask64 *)(void *)(at + ZFMT_PLANE + 8 * i), _mm512_mask_test_epi8_mask(in, c, set1(2)));     \
-        _store_mask64((__mmask64 *)(void *)(at + 2 * ZFMT_PLANE + 8 * i), _mm512_mask_test_epi8_mask(in, c, set1(4))); \
-        met += compact(escapes + n + met, e, _knot_mask64(in));                                                        \
+        const __mmask64 in = _mm512_cmple_epu8_mask(_mm512_sub_epi8(low, e), last);                                    \
+        v64 c = _mm512_maskz_sub_epi8(in, top, e);                                                                     \
+        if (zero)                                                                                                      \
+            c = _mm512_mask_mov_epi8(c, _mm512_testn_epi8_mask(e, e), set1(1));                                        \
+        met += compact_row(escapes + n + met, e, _mm512_testn_epi8_mask(c, c), 32);                                    \
+        pairs[(i) / 2] = (i) % 2 ? _mm512_or_si512(pairs[(i) / 2], _mm512_slli_epi16(c, 4)) : c;                       \
     }
         EACH8(ROW)
 #undef ROW
+        put_codes3(pairs, body, stream);
         if (RARE(met > TOP7_BUDGET)) {
             heads[b] = (struct zfmt_block){ZFMT_RAW, 0};
             copy_block(body, src, stream);
             body += STEP;
             continue;
         }
-        for (unsigned p = 0; stream && p < 3; p++)
-            put(body + p * ZFMT_PLANE, load(planes + p * ZFMT_PLANE), true);
         heads[b] = (struct zfmt_block){ZFMT_TOP7, 0};
         n += met;
         body += TOP7_BODY;
@@ -423,7 +549,14 @@ size_t avx512_bf16_top7_encode(const uint8_t *src, unsigned blocks, struct zfmt_
 
 INLINE unsigned top7_decode(const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
                             const uint8_t *escapes, uint8_t *dst, bool stream, unsigned base, bool zero) {
-    const v64 top = set1(base + 1 + zero), one = set1(1), two = set1(2), four = set1(4);
+    /* The exponents of the codes; bit 3 of an index copies bit 2. */
+    _Alignas(64) uint8_t values[16];
+    for (unsigned i = 0; i < 16; i++)
+        values[i] = (uint8_t)(base + 1 + zero - i % 8);
+    for (unsigned i = 0; zero && i < 16; i++)
+        values[i] = i % 8 == 1 ? 0 : values[i] == 0 ? (uint8_t)(base + 1) : values[i];
+    memcpy(values + 12, values + 4, 4);
+    const v64 table = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)(const void *)values));
     unsigned n = 0;
     for (unsigned b = 0; b < blocks; b++, dst += STEP) {
         if (heads[b].mode == ZFMT_RAW) {
@@ -431,22 +564,31 @@ INLINE unsigned top7_decode(const struct zfmt_block *heads, unsigned blocks, con
             body += STEP;
             continue;
         }
-#define ROW(i)                                                                                                         \
+        const v64 p2 = load(body + 2 * ZFMT_PLANE), nibble = set1(0xf);
+        v64 matrix[2];
+        get_planes(body, body + ZFMT_PLANE, matrix);
+#define PAIR(i) const v64 t##i = transpose_reversed(_mm512_permutex2var_epi8(matrix[(i) / 2], load(g_unplane3[i]), p2));
+        PAIR(0)
+        PAIR(1)
+        PAIR(2)
+        PAIR(3)
+#undef PAIR
+#define ROW(i, t)                                                                                                      \
     {                                                                                                                  \
-        const uint64_t p0 = get_word(body + 8 * i), p1 = get_word(body + ZFMT_PLANE + 8 * i);                          \
-        const uint64_t p2 = get_word(body + 2 * ZFMT_PLANE + 8 * i), escape = ~(p0 | p1 | p2);                         \
-        v64 e = _mm512_mask_sub_epi8(top, p0, top, one);                                                               \
-        e = _mm512_mask_sub_epi8(e, p1, e, two);                                                                       \
-        e = _mm512_mask_sub_epi8(e, p2, e, four);                                                                      \
-        if (zero)                                                                                                      \
-            e = _mm512_maskz_mov_epi8(~p0 | p1 | p2, e);                                                               \
-        e = _mm512_mask_expand_epi8(e, escape, load(escapes + n));                                                     \
+        const v64 c = _mm512_and_si512((i) % 2 ? _mm512_srli_epi16(t, 4) : t, nibble);                                 \
+        const v64 e =                                                                                                  \
+            _mm512_mask_expand_epi8(_mm512_shuffle_epi8(table, c), _mm512_testn_epi8_mask(c, c), load(escapes + n));   \
         join(e, body + 3 * ZFMT_PLANE, i, dst, stream);                                                                \
-        n += (unsigned)__builtin_popcountll(escape);                                                                   \
+        n += (unsigned)__builtin_popcountll(~(get_word(body + 8 * (i)) | get_word(body + ZFMT_PLANE + 8 * (i)) |       \
+                                              get_word(body + 2 * ZFMT_PLANE + 8 * (i))));                             \
     }
-        EACH8(ROW)
+        ROW(0, t0)
+        ROW(1, t0)
+        ROW(2, t1)
+        ROW(3, t1)
+        ROW(4, t2) ROW(5, t2) ROW(6, t3) ROW(7, t3)
 #undef ROW
-        body += TOP7_BODY;
+            body += TOP7_BODY;
     }
     return n;
 }
@@ -467,17 +609,29 @@ unsigned avx512_bf16_top7_decode(const struct zfmt_block *heads, unsigned blocks
 /* On d itself, as in loops.h: code = min(subs(d + add, less), 3). */
 INLINE unsigned compact_pass(const uint8_t *in, unsigned n, uint8_t *plane0, uint8_t *plane1, uint8_t *out,
                              unsigned add, unsigned less) {
+    const v64 step = set1(add), below = set1(less), three = set1(3);
     const unsigned padded = (unsigned)layout_align((n + 7) / 8, ZFMT_ARRAY_ALIGN);
     unsigned met = 0, i = 0;
+    for (; i + ZFMT_BLOCK <= n; i += ZFMT_BLOCK) {
+        v64 packed[2];
+#define ROW(k)                                                                                                         \
+    {                                                                                                                  \
+        const v64 d = load(in + i + 64 * (k)), s = _mm512_subs_epu8(_mm512_add_epi8(d, step), below);                  \
+        met += code_row(d, _mm512_min_epu8(s, three), k, packed, out + met, 32);                                       \
+    }
+        EACH8(ROW)
+#undef ROW
+        put_codes(packed[0], packed[1], plane0 + i / 8, plane1 + i / 8, false);
+    }
     for (; i < n; i += 64) {
         const v64 d = load(in + i);
-        const v64 c = _mm512_min_epu8(_mm512_subs_epu8(_mm512_add_epi8(d, set1(add)), set1(less)), set1(3));
+        const v64 c = _mm512_min_epu8(_mm512_subs_epu8(_mm512_add_epi8(d, step), below), three);
         const __mmask64 valid = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
-        const __mmask64 p0 = _mm512_mask_test_epi8_mask(valid, c, set1(1));
-        const __mmask64 p1 = _mm512_mask_test_epi8_mask(valid, c, set1(2));
-        _store_mask64((__mmask64 *)(void *)(plane0 + i / 8), p0);
-        _store_mask64((__mmask64 *)(void *)(plane1 + i / 8), p1);
-        met += compact(out + met, d, _kand_mask64(p0, p1));
+        const uint64_t p0 = _mm512_mask_test_epi8_mask(valid, c, set1(1));
+        const uint64_t p1 = _mm512_mask_test_epi8_mask(valid, c, set1(2));
+        memcpy(plane0 + i / 8, &p0, 8);
+        memcpy(plane1 + i / 8, &p1, 8);
+        met += compact_row(out + met, d, p0 & p1, 32);
     }
     if (i / 8 < padded) {
         memset(plane0 + i / 8, 0, 8);
@@ -492,9 +646,22 @@ unsigned avx512_compact(unsigned tier, const uint8_t *in, unsigned n, uint8_t *p
 
 INLINE unsigned expand_pass(const uint8_t *plane0, const uint8_t *plane1, unsigned n, const uint8_t *in, uint8_t *out,
                             unsigned value0, unsigned value1, unsigned value2) {
+    const v64 table = _mm512_set1_epi32((int)(value0 | value1 << 8 | value2 << 16));
+    unsigned met = 0, i = 0;
+    for (; i + ZFMT_BLOCK <= n; i += ZFMT_BLOCK) {
+        v64 packed[2];
+        get_codes(plane0 + i / 8, plane1 + i / 8, packed);
+#define ROW(k)                                                                                                         \
+    {                                                                                                                  \
+        const v64 c = code_of(packed, k);                                                                              \
+        _mm512_storeu_si512(out + i + 64 * (k), with_escapes(_mm512_shuffle_epi8(table, c), c, in + met));             \
+        met += escapes_of(plane0 + i / 8, plane1 + i / 8, k);                                                          \
+    }
+        EACH8(ROW)
+#undef ROW
+    }
     const v64 v0 = set1(value0), v1 = set1(value1), v2 = set1(value2);
-    unsigned met = 0;
-    for (unsigned i = 0; i < n; i += 64) {
+    for (; i < n; i += 64) {
         const uint64_t valid = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
         const uint64_t p0 = get_word(plane0 + i / 8), p1 = get_word(plane1 + i / 8), escape = p0 & p1 & valid;
         const v64 v = _mm512_mask_mov_epi8(_mm512_mask_mov_epi8(v0, p0, v1), p1, v2);

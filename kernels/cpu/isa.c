@@ -36,7 +36,7 @@ static enum codec_isa best_isa(void)
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2) || !(b & bit_BMI) || !(b & bit_BMI2))
         return CODEC_ISA_SCALAR;
     const unsigned ebx = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
-    const unsigned ecx = bit_AVX512VBMI | bit_AVX512VBMI2;
+    const unsigned ecx = bit_AVX512VBMI | bit_AVX512VBMI2 | bit_GFNI;
     if ((b & ebx) == ebx && (c & ecx) == ecx && (xcr0 & 0xe6) == 0xe6) /* and opmask, zmm */
         return CODEC_ISA_AVX512;
     return CODEC_ISA_AVX2;
