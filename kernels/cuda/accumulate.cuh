@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Decode + accumulate: a group of each input after another, the sums of its 32,768 values in registers (64 a thread).
- * The first input's value starts the sum; the others are added in order in FP32; one rounding at the end.
+ * Inputs are added in order in FP32; one rounding at the end.
  */
 #ifndef ZIPCCL_KERNELS_CUDA_ACCUMULATE_CUH
 #define ZIPCCL_KERNELS_CUDA_ACCUMULATE_CUH
@@ -94,60 +94,67 @@ GPU_FN void put_sums(uint8_t *dst, uint8_t *stage, uint32_t lane, const float ac
 
 template <int DTYPE, int CODEC>
 GPU_FN void decode_add(const Work &work, const zipccl_cuda_segment *table, zipccl_cuda_result *results, uint32_t inputs,
-                       bool to_fp32, uint8_t *big, DecodeShared &sh) {
+                       bool to_fp32, uint8_t *big, TileShared &sh) {
     using K = Kind<DTYPE>;
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     uint8_t *const stage = big + kTwo + warp * 4 * ZFMT_BLOCK;
-    Tile tile;
-    while (draw_tile(work, table, inputs, sh.box, &tile)) {
-        const zipccl_cuda_segment *const rows = table + uint64_t{tile.segment} * inputs;
-        const uint64_t count = gpu_ld(&rows->count);
-        uint8_t *const dst = static_cast<uint8_t *>(gpu_ld(&rows->values));
+    while (draw_input(work, table, inputs, sh)) {
         float acc[kRounds][16];
-        bool ok = reinterpret_cast<uintptr_t>(dst) % 16 == 0;
+        bool ok = true;
+        GPU_UNROLL
+        for (uint32_t q = 0; q < kRounds; q++) {
+            GPU_UNROLL
+            for (uint32_t i = 0; i < 16; i++)
+                acc[q][i] = -0.0f; /* the sum of nothing: x + -0 is x for every x */
+        }
         GPU_ROLL
         for (uint32_t k = 0; k < inputs && ok; k++) {
-            zipccl_cuda_segment s = rows[k];
-            s.values = dst;
-            Group g;
-            __syncthreads(); /* the last input's escapes have been used */
-            ok = check_group<DTYPE, CODEC>(tile, s, count, sh, &g) &&
-                 (tile.blocks == 0 || get_group_escapes<DTYPE, CODEC>(tile, g, big, sh));
-            __syncthreads();
-            if (!ok)
-                break;
-            GPU_UNROLL
-            for (uint32_t r = 0; r < kRounds; r++) {
+            ok = take_input<DTYPE, CODEC>(table, inputs, k, big, sh);
+            GPU_ROLL /* one block at a time: two would not fit the registers */
+                for (uint32_t r = 0; r < kRounds; r++) {
                 const uint32_t block = warp + r * kWarps;
-                if (block >= tile.blocks)
+                if (!ok || block >= sh.tile.blocks)
                     continue;
                 uint32_t w[K::words];
-                if (block < tile.full)
-                    decode_lane<DTYPE, CODEC, true>(block, g, big, sh, stage, lane, w);
+                if (block < sh.tile.full)
+                    decode_lane<DTYPE, CODEC, true>(block, sh.group, big, sh.decode, stage, lane, w);
                 else
-                    short_lane<DTYPE>(g.bodies + uint64_t{sh.offset[block]} * ZFMT_BODY_ALIGN,
-                                      (sh.head[block] & 255) == ZFMT_RAW, tile.rest * K::bytes, lane, w);
+                    short_lane<DTYPE>(sh.group.bodies + uint64_t{sh.decode.offset[block]} * ZFMT_BODY_ALIGN,
+                                      (sh.decode.head[block] & 255) == ZFMT_RAW, sh.tile.rest * K::bytes, lane, w);
                 GPU_UNROLL
-                for (uint32_t i = 0; i < 16; i++)
-                    acc[r][i] = k == 0 ? value_of<DTYPE>(w, i) : __fadd_rn(acc[r][i], value_of<DTYPE>(w, i));
+                for (uint32_t q = 0; q < kRounds; q++) {
+                    if (q != r)
+                        continue;
+                    GPU_UNROLL
+                    for (uint32_t i = 0; i < 16; i++)
+                        acc[q][i] = __fadd_rn(acc[q][i], value_of<DTYPE>(w, i));
+                }
             }
+            __syncthreads(); /* the escapes have been used */
         }
         if (!ok) {
             if (threadIdx.x == 0)
-                atomicOr(&results[tile.segment].status, static_cast<uint32_t>(ZIPCCL_CUDA_CORRUPT));
+                atomicOr(&results[sh.tile.segment].status, static_cast<uint32_t>(ZIPCCL_CUDA_CORRUPT));
             continue;
         }
-        GPU_UNROLL
+        GPU_ROLL
         for (uint32_t r = 0; r < kRounds; r++) {
             const uint32_t block = warp + r * kWarps;
-            if (block >= tile.blocks)
+            if (block >= sh.tile.blocks)
                 continue;
-            const uint64_t at = uint64_t{tile.group} * ZFMT_GROUP + block * ZFMT_BLOCK;
-            const uint32_t values = block < tile.full ? ZFMT_BLOCK : tile.rest;
-            if (to_fp32)
-                put_sums<zipcclFloat32>(dst + 4 * at, stage, lane, acc[r], values);
+            const uint64_t at = uint64_t{sh.tile.group} * ZFMT_GROUP + block * ZFMT_BLOCK;
+            const uint32_t values = block < sh.tile.full ? ZFMT_BLOCK : sh.tile.rest;
+            float sum[16] = {};
+            GPU_UNROLL
+            for (uint32_t q = 0; q < kRounds; q++) {
+                GPU_UNROLL
+                for (uint32_t i = 0; i < 16; i++)
+                    sum[i] = q == r ? acc[q][i] : sum[i];
+            }
+            if (to_fp32 || DTYPE == zipcclFloat32)
+                put_sums<zipcclFloat32>(sh.dst + 4 * at, stage, lane, sum, values);
             else
-                put_sums<DTYPE>(dst + K::bytes * at, stage, lane, acc[r], values);
+                put_sums<DTYPE>(sh.dst + K::bytes * at, stage, lane, sum, values);
         }
     }
 }

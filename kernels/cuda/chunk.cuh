@@ -124,6 +124,13 @@ GPU_FN uint32_t scan_blocks(const uint32_t *in, uint32_t *out, uint32_t lane) {
     return __shfl_sync(kAll, sum, 31);
 }
 
+/* A number of each warp: the sum of those of earlier warps; *total grows by all. */
+GPU_FN uint32_t before_warp(const uint32_t *counts, uint32_t warp, uint32_t lane, uint32_t *total) {
+    const uint32_t n = lane < kWarps ? counts[lane] : 0;
+    *total += __reduce_add_sync(kAll, n);
+    return __reduce_add_sync(kAll, lane < warp ? n : 0u);
+}
+
 /* Where the mask of a lane's 16 bytes begins, if n bytes in all are valid: bits at and above are off. */
 GPU_FN uint32_t valid16(uint32_t at, uint32_t n) {
     return at >= n ? 0u : n - at >= 16 ? 0xffffu : (1u << (n - at)) - 1;

@@ -41,14 +41,14 @@ extern "C" __global__ void ZIP_BOUNDS(1)
     extern "C" __global__ void ZIP_BOUNDS(2)                                                                           \
         zip_decode_##name##_##type(zip::Work work, const zipccl_cuda_segment *table, zipccl_cuda_result *results) {    \
         GPU_DYN_SHARED(big);                                                                                           \
-        GPU_SHARED(zip::DecodeShared, sh, );                                                                           \
+        GPU_SHARED(zip::TileShared, sh, );                                                                             \
         zip::decode<dtype, codec>(work, table, results, big, sh);                                                      \
     }                                                                                                                  \
     extern "C" __global__ void ZIP_BOUNDS(1)                                                                           \
         zip_decode_add_##name##_##type(zip::Work work, const zipccl_cuda_segment *table, zipccl_cuda_result *results,  \
                                        uint32_t inputs, uint32_t to_fp32) {                                            \
         GPU_DYN_SHARED(big);                                                                                           \
-        GPU_SHARED(zip::DecodeShared, sh, );                                                                           \
+        GPU_SHARED(zip::TileShared, sh, );                                                                             \
         zip::decode_add<dtype, codec>(work, table, results, inputs, to_fp32 != 0, big, sh);                            \
     }
 ZIP_CASES(ZIP_KERNELS)
@@ -56,16 +56,16 @@ ZIP_CASES(ZIP_KERNELS)
 
 #ifndef ZIP_CASES_FEW
 /* FP32 for GPUs with less than 130 KiB of shared memory a block. */
-#define ZIP_REREAD(name, codec)                                                                                        \
-    extern "C" __global__ void ZIP_BOUNDS(1) zip_encode_##name##_fp32_reread(                                          \
-        zip::Work work, const zipccl_cuda_segment *table, zipccl_cuda_result *results) {                               \
-        GPU_DYN_SHARED(pages);                                                                                         \
-        GPU_SHARED(zip::EncodeShared, sh, );                                                                           \
-        zip::encode<zipcclFloat32, codec, false>(work, table, results, pages, sh);                                     \
-    }
+#    define ZIP_REREAD(name, codec)                                                                                    \
+        extern "C" __global__ void ZIP_BOUNDS(1) zip_encode_##name##_fp32_reread(                                      \
+            zip::Work work, const zipccl_cuda_segment *table, zipccl_cuda_result *results) {                           \
+            GPU_DYN_SHARED(pages);                                                                                     \
+            GPU_SHARED(zip::EncodeShared, sh, );                                                                       \
+            zip::encode<zipcclFloat32, codec, false>(work, table, results, pages, sh);                                 \
+        }
 ZIP_REREAD(tier, zipcclCodecTier)
 ZIP_REREAD(top7, zipcclCodecTop7)
-#undef ZIP_REREAD
+#    undef ZIP_REREAD
 #endif
 
 #define ZIP_WINDOW(type, dtype)                                                                                        \

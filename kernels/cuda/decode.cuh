@@ -173,10 +173,7 @@ GPU_FN uint32_t undo_tier(const uint8_t *plane0, const uint8_t *plane1, uint32_t
             counts[warp] = sum;
         __syncthreads();
         uint32_t from = met + sum - own;
-        for (uint32_t i = 0; i < kWarps; i++) {
-            from += i < warp ? counts[i] : 0;
-            met += counts[i];
-        }
+        from += before_warp(counts, warp, lane, &met);
         if (valid) {
             uint32_t w[4];
             GPU_UNROLL
@@ -341,40 +338,78 @@ GPU_FN void put_short(uint8_t *dst, const uint8_t *body, bool raw, uint32_t byte
     }
 }
 
+/* What a tile needs for long is kept in shared memory, so that values have the registers. */
+struct TileShared {
+    DecodeShared decode;
+    Tile tile;
+    Group group;
+    zipccl_cuda_segment segment;
+    uint8_t *dst;
+    uint64_t count;
+};
+
+/* Draws the next tile to shared memory. */
+GPU_FN bool draw_input(const Work &work, const zipccl_cuda_segment *table, uint32_t inputs, TileShared &sh) {
+    Tile tile;
+    if (!draw_tile(work, table, inputs, sh.decode.box, &tile))
+        return false;
+    if (threadIdx.x == 0) {
+        const zipccl_cuda_segment *const rows = table + uint64_t{tile.segment} * inputs;
+        sh.tile = tile;
+        sh.dst = static_cast<uint8_t *>(gpu_ld(&rows->values));
+        sh.count = gpu_ld(&rows->count);
+    }
+    __syncthreads();
+    return true;
+}
+
+/* Input k of the tile in hand: its checks and escapes. */
+template <int DTYPE, int CODEC>
+GPU_FN bool take_input(const zipccl_cuda_segment *table, uint32_t inputs, uint32_t k, uint8_t *big, TileShared &sh) {
+    if (threadIdx.x == 0) {
+        sh.segment = table[uint64_t{sh.tile.segment} * inputs + k];
+        sh.segment.values = sh.dst;
+    }
+    __syncthreads();
+    Group g;
+    bool ok = check_group<DTYPE, CODEC>(sh.tile, sh.segment, sh.count, sh.decode, &g);
+    ok = ok && (sh.tile.blocks == 0 || get_group_escapes<DTYPE, CODEC>(sh.tile, g, big, sh.decode));
+    if (ok && threadIdx.x == 0)
+        sh.group = g;
+    __syncthreads();
+    return ok;
+}
+
 template <int DTYPE, int CODEC>
 GPU_FN void decode(const Work &work, const zipccl_cuda_segment *table, zipccl_cuda_result *results, uint8_t *big,
-                   DecodeShared &sh) {
+                   TileShared &sh) {
     using K = Kind<DTYPE>;
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    Tile tile;
-    while (draw_tile(work, table, 1, sh.box, &tile)) {
-        const zipccl_cuda_segment s = table[tile.segment];
-        Group g;
-        if (!check_group<DTYPE, CODEC>(tile, s, s.count, sh, &g) ||
-            (tile.blocks && !get_group_escapes<DTYPE, CODEC>(tile, g, big, sh))) {
+    uint8_t *const stage = big + kTwo + warp * K::raw;
+    while (draw_input(work, table, 1, sh)) {
+        if (!take_input<DTYPE, CODEC>(table, 1, 0, big, sh)) {
             if (threadIdx.x == 0)
-                atomicOr(&results[tile.segment].status, static_cast<uint32_t>(ZIPCCL_CUDA_CORRUPT));
+                atomicOr(&results[sh.tile.segment].status, static_cast<uint32_t>(ZIPCCL_CUDA_CORRUPT));
             continue;
         }
-        uint8_t *const dst = static_cast<uint8_t *>(s.values) + uint64_t{tile.group} * ZFMT_GROUP * K::bytes;
-        uint8_t *const stage = big + kTwo + warp * K::raw;
-        __syncthreads();
+        uint8_t *const dst = sh.dst + uint64_t{sh.tile.group} * ZFMT_GROUP * K::bytes;
         GPU_ROLL
-        for (uint32_t block = warp; block < tile.full; block += kWarps) {
-            if ((sh.head[block] & 255) == ZFMT_RAW) {
-                const uint8_t *const body = g.bodies + uint64_t{sh.offset[block]} * ZFMT_BODY_ALIGN;
+        for (uint32_t block = warp; block < sh.tile.full; block += kWarps) {
+            if ((sh.decode.head[block] & 255) == ZFMT_RAW) {
+                const uint8_t *const body = sh.group.bodies + uint64_t{sh.decode.offset[block]} * ZFMT_BODY_ALIGN;
                 GPU_UNROLL
                 for (uint32_t j = 0; j < K::bytes; j++)
                     gpu_st16(dst + block * K::raw + 16 * (32 * j + lane), gpu_ld16(body + 16 * (32 * j + lane)));
                 continue;
             }
             uint32_t w[K::words];
-            decode_lane<DTYPE, CODEC, false>(block, g, big, sh, stage, lane, w);
+            decode_lane<DTYPE, CODEC, false>(block, sh.group, big, sh.decode, stage, lane, w);
             put_lane<K::bytes>(dst + block * K::raw, stage, lane, w);
         }
-        if (tile.rest && warp == tile.full % kWarps)
-            put_short(dst + tile.full * K::raw, g.bodies + uint64_t{sh.offset[tile.full]} * ZFMT_BODY_ALIGN,
-                      (sh.head[tile.full] & 255) == ZFMT_RAW, tile.rest * K::bytes, lane);
+        const uint32_t full = sh.tile.full;
+        if (sh.tile.rest && warp == full % kWarps)
+            put_short(dst + full * K::raw, sh.group.bodies + uint64_t{sh.decode.offset[full]} * ZFMT_BODY_ALIGN,
+                      (sh.decode.head[full] & 255) == ZFMT_RAW, sh.tile.rest * K::bytes, lane);
     }
 }
 

@@ -319,10 +319,7 @@ GPU_FN uint32_t code_escapes(uint8_t *in, uint32_t n, uint8_t *out, uint32_t out
             counts[warp] = sum;
         __syncthreads();
         uint32_t to = met + sum - own;
-        for (uint32_t i = 0; i < kWarps; i++) {
-            to += i < warp ? counts[i] : 0;
-            met += counts[i];
-        }
+        to += before_warp(counts, warp, lane, &met);
         uint32_t page_to = to / out_page, in_page = to % out_page;
         GPU_UNROLL
         for (uint32_t i = 0; i < 16; i++)
