@@ -22,9 +22,9 @@
  *  A short block is zero where all bits are 0, else raw.
  *
  * top7, chunk: sample i (0 <= i < 512) begins at value i * q + ((i * 40503 mod 65536) * q >> 16) with
- *  q = count / 512 and has 4 values (fewer at the end of the chunk); a chunk of fewer than 2048 values is its own sample. H is the
- *  histogram of the sample's exponents. zero = 1 where 16 * H[0] >= sample size and H[0] is not the whole sample.
- *  The base is the lowest one with the most hits: H[base] + ... + H[base - 6], or, with zero = 1, over
+ *  q = count / 512 and has 4 values (fewer at the end of the chunk); a chunk of fewer than 2048 values is its own
+ * sample. H is the histogram of the sample's exponents. zero = 1 where 16 * H[0] >= sample size and H[0] is not the
+ * whole sample. The base is the lowest one with the most hits: H[base] + ... + H[base - 6], or, with zero = 1, over
  *  base .. base - 5 without exponent 0; 6 (5) <= base <= 254.
  * top7, full blocks: n1 <= budget (304 bytes for BF16): mode top7, else raw. A short block is raw.
  */
@@ -37,23 +37,23 @@
 #include "kernels/layout.h"
 #include "zipccl_types.h"
 
-#define MODEL_FLOOR       12u  /* M - FLOOR is the least exponent in the mean */
-#define MODEL_MEAN        256u /* values in the mean */
-#define MODEL_BIAS        488u /* MODEL_MEAN * 1.906 */
-#define MODEL_ACCEPT      160u
-#define MODEL_FEW_ZEROS   32u
-#define MODEL_COUNTS      16u /* exponents Q - 8 .. Q + 7 */
-#define MODEL_COUNTS_LOW  8u
-#define MODEL_PLACES      512u /* of a top7 sample */
-#define MODEL_PLACE       4u   /* values at each */
-#define MODEL_ZERO_SHARE  16u
-#define MODEL_WINDOW      7u
+#define MODEL_FLOOR      12u  /* M - FLOOR is the least exponent in the mean */
+#define MODEL_MEAN       256u /* values in the mean */
+#define MODEL_BIAS       488u /* MODEL_MEAN * 1.906 */
+#define MODEL_ACCEPT     160u
+#define MODEL_FEW_ZEROS  32u
+#define MODEL_COUNTS     16u /* exponents Q - 8 .. Q + 7 */
+#define MODEL_COUNTS_LOW 8u
+#define MODEL_PLACES     512u /* of a top7 sample */
+#define MODEL_PLACE      4u   /* values at each */
+#define MODEL_ZERO_SHARE 16u
+#define MODEL_WINDOW     7u
 
 /* What step 5 has counted in a block. */
 struct model_counts {
-    unsigned zeros;                    /* z */
-    unsigned median;                   /* Q */
-    uint16_t hits[MODEL_COUNTS];       /* h */
+    unsigned zeros;              /* z */
+    unsigned median;             /* Q */
+    uint16_t hits[MODEL_COUNTS]; /* h */
 };
 
 struct model_window {
@@ -62,28 +62,24 @@ struct model_window {
 };
 
 /* Step 2. */
-static inline unsigned model_guess(unsigned sum)
-{
+static inline unsigned model_guess(unsigned sum) {
     unsigned base = (sum + MODEL_BIAS) / MODEL_MEAN;
     return base < 255 ? base : 255;
 }
 
 /* Step 3's bound on n1. */
-static inline unsigned model_accept(unsigned budget)
-{
+static inline unsigned model_accept(unsigned budget) {
     unsigned sure = budget * 2 / 3;
     return sure < MODEL_ACCEPT ? sure : MODEL_ACCEPT;
 }
 
 /* Quarter bytes of dynamic part. */
-static inline unsigned model_price(unsigned n1, unsigned n2, unsigned n3)
-{
+static inline unsigned model_price(unsigned n1, unsigned n2, unsigned n3) {
     return n1 + n2 + 4 * n3;
 }
 
 /* Step 5's condition: tier can pay only where most values are zeros or near the median. */
-static inline int model_hopeful(unsigned near, unsigned zeros, unsigned budget)
-{
+static inline int model_hopeful(unsigned near, unsigned zeros, unsigned budget) {
     return near + zeros + budget * 2 / 3 >= ZFMT_BLOCK;
 }
 

@@ -21,19 +21,19 @@ struct v_parts {
 
 /* Indices of the bytes of two registers: every fourth, at 0 and 1 or 2 and 3. */
 static const uint8_t g_pick4[2][64] __attribute__((aligned(64))) = {
-    {0,   4,   8,   12,  16,  20,  24,  28,  32,  36,  40,  44,  48,  52,  56,  60,  64,  68,  72,  76,  80,  84,
-     88,  92,  96,  100, 104, 108, 112, 116, 120, 124, 1,   5,   9,   13,  17,  21,  25,  29,  33,  37,  41,  45,
-     49,  53,  57,  61,  65,  69,  73,  77,  81,  85,  89,  93,  97,  101, 105, 109, 113, 117, 121, 125},
-    {2,   6,   10,  14,  18,  22,  26,  30,  34,  38,  42,  46,  50,  54,  58,  62,  66,  70,  74,  78,  82,  86,
-     90,  94,  98,  102, 106, 110, 114, 118, 122, 126, 3,   7,   11,  15,  19,  23,  27,  31,  35,  39,  43,  47,
-     51,  55,  59,  63,  67,  71,  75,  79,  83,  87,  91,  95,  99,  103, 107, 111, 115, 119, 123, 127}};
+    {0,  4,  8,  12,  16,  20,  24,  28,  32,  36,  40, 44, 48, 52,  56,  60,  64,  68,  72,  76, 80, 84,
+     88, 92, 96, 100, 104, 108, 112, 116, 120, 124, 1,  5,  9,  13,  17,  21,  25,  29,  33,  37, 41, 45,
+     49, 53, 57, 61,  65,  69,  73,  77,  81,  85,  89, 93, 97, 101, 105, 109, 113, 117, 121, 125},
+    {2,  6,  10, 14,  18,  22,  26,  30,  34,  38,  42, 46, 50, 54,  58,  62,  66,  70,  74,  78, 82, 86,
+     90, 94, 98, 102, 106, 110, 114, 118, 122, 126, 3,  7,  11, 15,  19,  23,  27,  31,  35,  39, 43, 47,
+     51, 55, 59, 63,  67,  71,  75,  79,  83,  87,  91, 95, 99, 103, 107, 111, 115, 119, 123, 127}};
 /* Every other byte, even or odd. */
 static const uint8_t g_pick2[2][64] __attribute__((aligned(64))) = {
-    {0,  2,  4,  6,  8,  10, 12, 14, 16, 18,  20,  22,  24,  26,  28,  30,  32,  34,  36,  38,  40, 42,
-     44, 46, 48, 50, 52, 54, 56, 58, 60, 62,  64,  66,  68,  70,  72,  74,  76,  78,  80,  82,  84, 86,
+    {0,  2,  4,  6,  8,  10, 12,  14,  16,  18,  20,  22,  24,  26,  28,  30,  32,  34,  36,  38, 40, 42,
+     44, 46, 48, 50, 52, 54, 56,  58,  60,  62,  64,  66,  68,  70,  72,  74,  76,  78,  80,  82, 84, 86,
      88, 90, 92, 94, 96, 98, 100, 102, 104, 106, 108, 110, 112, 114, 116, 118, 120, 122, 124, 126},
-    {1,  3,  5,  7,  9,  11, 13, 15, 17, 19,  21,  23,  25,  27,  29,  31,  33,  35,  37,  39,  41, 43,
-     45, 47, 49, 51, 53, 55, 57, 59, 61, 63,  65,  67,  69,  71,  73,  75,  77,  79,  81,  83,  85, 87,
+    {1,  3,  5,  7,  9,  11, 13,  15,  17,  19,  21,  23,  25,  27,  29,  31,  33,  35,  37,  39, 41, 43,
+     45, 47, 49, 51, 53, 55, 57,  59,  61,  63,  65,  67,  69,  71,  73,  75,  77,  79,  81,  83, 85, 87,
      89, 91, 93, 95, 97, 99, 101, 103, 105, 107, 109, 111, 113, 115, 117, 119, 121, 123, 125, 127}};
 /* Bytes of two registers in turn, the first 32 and the last 32 of each. */
 static const uint8_t g_weave[2][64] __attribute__((aligned(64))) = {
@@ -44,76 +44,56 @@ static const uint8_t g_weave[2][64] __attribute__((aligned(64))) = {
      43, 107, 44, 108, 45, 109, 46, 110, 47, 111, 48, 112, 49, 113, 50, 114, 51, 115, 52, 116, 53, 117,
      54, 118, 55, 119, 56, 120, 57, 121, 58, 122, 59, 123, 60, 124, 61, 125, 62, 126, 63, 127}};
 
-VINLINE v64 v_load(const void *p)
-{
+VINLINE v64 v_load(const void *p) {
     return _mm512_loadu_si512(p);
 }
 
-VINLINE void v_store(void *p, v64 v)
-{
+VINLINE void v_store(void *p, v64 v) {
     _mm512_storeu_si512(p, v);
 }
 
-VINLINE void v_stream(void *p, v64 v)
-{
+VINLINE void v_stream(void *p, v64 v) {
     _mm512_stream_si512(p, v);
 }
 
-VINLINE void v_fence(void)
-{
+VINLINE void v_fence(void) {
     _mm_sfence();
 }
 
-VINLINE v64 v_set1(uint8_t b)
-{
+VINLINE v64 v_set1(uint8_t b) {
     return _mm512_set1_epi8((char)b);
 }
 
-#define v_add      _mm512_add_epi8
-#define v_sub      _mm512_sub_epi8
-#define v_subs     _mm512_subs_epu8
-#define v_max      _mm512_max_epu8
-#define v_min      _mm512_min_epu8
-#define v_eq       _mm512_cmpeq_epi8_mask
-#define v_ge       _mm512_cmpge_epu8_mask
+#define v_add       _mm512_add_epi8
+#define v_sub       _mm512_sub_epi8
+#define v_subs      _mm512_subs_epu8
+#define v_max       _mm512_max_epu8
+#define v_min       _mm512_min_epu8
+#define v_eq        _mm512_cmpeq_epi8_mask
+#define v_ge        _mm512_cmpge_epu8_mask
 #define v_bit(v, m) _mm512_test_epi8_mask(v, v_set1(m))
 
 /* v where it is at most limit, else 0. */
-VINLINE v64 v_keep_le(v64 v, v64 limit)
-{
+VINLINE v64 v_keep_le(v64 v, v64 limit) {
     return _mm512_maskz_mov_epi8(_mm512_cmple_epu8_mask(v, limit), v);
 }
 
-VINLINE bool v_same(v64 a, v64 b)
-{
+VINLINE bool v_same(v64 a, v64 b) {
     return _mm512_cmpneq_epi8_mask(a, b) == 0;
 }
 
-VINLINE v64 v_sad(v64 acc, v64 v)
-{
+VINLINE v64 v_sad(v64 acc, v64 v) {
     return _mm512_add_epi64(acc, _mm512_sad_epu8(v, _mm512_setzero_si512()));
 }
 
-VINLINE unsigned v_hsum(v64 acc)
-{
+VINLINE unsigned v_hsum(v64 acc) {
     __m256i y = _mm256_add_epi64(_mm512_castsi512_si256(acc), _mm512_extracti64x4_epi64(acc, 1));
     __m128i x = _mm_add_epi64(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
     x = _mm_add_epi64(x, _mm_unpackhi_epi64(x, x));
     return (unsigned)_mm_cvtsi128_si32(x);
 }
 
-VINLINE unsigned v_hmax(v64 v)
-{
-    __m256i y = _mm256_max_epu8(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
-    __m128i x = _mm_max_epu8(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
-    /* minpos finds the least word: of the complements, with each pair of bytes reduced to its lower one. */
-    x = _mm_xor_si128(x, _mm_set1_epi8(-1));
-    x = _mm_min_epu8(x, _mm_srli_epi16(x, 8));
-    return 255 - ((unsigned)_mm_cvtsi128_si32(_mm_minpos_epu16(x)) & 0xff);
-}
-
-VINLINE v64 v_swap(v64 v, uint8_t b)
-{
+VINLINE v64 v_swap(v64 v, uint8_t b) {
     const v64 x = v_set1(b);
     const __mmask64 is_zero = _mm512_testn_epi8_mask(v, v), is_b = _mm512_cmpeq_epi8_mask(v, x);
     return _mm512_mask_mov_epi8(_mm512_maskz_mov_epi8(~is_b, v), is_zero, x);
@@ -123,8 +103,7 @@ VINLINE v64 v_swap(v64 v, uint8_t b)
 #define v_both(p0, p1, d, three)  v_ge(d, three)
 #define v_none(p0, p1, p2, codes) _mm512_testn_epi8_mask(codes, codes)
 
-VINLINE void v_compact(uint8_t *out, v64 v, v64 codes, v64 code, uint64_t mask)
-{
+VINLINE void v_compact(uint8_t *out, v64 v, v64 codes, v64 code, uint64_t mask) {
     (void)codes;
     (void)code;
     /* Whole unaligned stores cross a line each; mostly half of one is enough. */
@@ -134,20 +113,17 @@ VINLINE void v_compact(uint8_t *out, v64 v, v64 codes, v64 code, uint64_t mask)
         _mm256_storeu_si256((__m256i *)(void *)(out + 32), _mm512_extracti64x4_epi64(packed, 1));
 }
 
-VINLINE v64 v_recode(uint64_t p0, uint64_t p1, v64 l0, v64 l1, v64 l2, const uint8_t *in)
-{
+VINLINE v64 v_recode(uint64_t p0, uint64_t p1, v64 l0, v64 l1, v64 l2, const uint8_t *in) {
     const v64 v = _mm512_mask_mov_epi8(_mm512_mask_mov_epi8(l0, p0, l1), p1, l2);
     return _mm512_mask_expand_epi8(v, p0 & p1, v_load(in));
 }
 
-VINLINE v64 v_untier(uint64_t p0, uint64_t p1, const uint8_t *in)
-{
+VINLINE v64 v_untier(uint64_t p0, uint64_t p1, const uint8_t *in) {
     const v64 v = _mm512_mask_mov_epi8(_mm512_maskz_mov_epi8(p0, v_set1(1)), p1, v_set1(2));
     return _mm512_mask_expand_epi8(v, p0 & p1, v_load(in));
 }
 
-VINLINE v64 v_untop7(uint64_t p0, uint64_t p1, uint64_t p2, v64 top, bool zero, uint8_t swapped, const uint8_t *in)
-{
+VINLINE v64 v_untop7(uint64_t p0, uint64_t p1, uint64_t p2, v64 top, bool zero, uint8_t swapped, const uint8_t *in) {
     v64 v = _mm512_mask_sub_epi8(top, p0, top, v_set1(1));
     v = _mm512_mask_sub_epi8(v, p1, v, v_set1(2));
     v = _mm512_mask_sub_epi8(v, p2, v, v_set1(4));
@@ -157,19 +133,16 @@ VINLINE v64 v_untop7(uint64_t p0, uint64_t p1, uint64_t p2, v64 top, bool zero, 
 }
 
 /* Bytes rotated left by one; words for 16-bit values, so that the sign reaches the low byte. */
-VINLINE v64 rotate_bytes(v64 v)
-{
+VINLINE v64 rotate_bytes(v64 v) {
     return _mm512_ternarylogic_epi64(_mm512_add_epi8(v, v), _mm512_srli_epi16(v, 7), v_set1(1), 0xf8); /* a | b & c */
 }
 
-VINLINE v64 rotate_bytes_back(v64 v)
-{
+VINLINE v64 rotate_bytes_back(v64 v) {
     /* (v >> 1 & 0x7f) | (v << 7 & 0x80) */
     return _mm512_ternarylogic_epi64(v_set1(0x7f), _mm512_srli_epi16(v, 1), _mm512_slli_epi16(v, 7), 0xca);
 }
 
-VINLINE void v_split(enum layout_kind kind, const uint8_t *src, struct v_parts *x)
-{
+VINLINE void v_split(enum layout_kind kind, const uint8_t *src, struct v_parts *x) {
     const unsigned bits = layout_bit_planes(kind);
     v64 high;
     if (kind == KIND_FP32) {
@@ -198,8 +171,7 @@ VINLINE void v_split(enum layout_kind kind, const uint8_t *src, struct v_parts *
         x->bits[p] = v_bit(high, (uint8_t)(1u << p));
 }
 
-VINLINE void v_join(enum layout_kind kind, const struct v_parts *x, v64 out[4])
-{
+VINLINE void v_join(enum layout_kind kind, const struct v_parts *x, v64 out[4]) {
     const unsigned bits = layout_bit_planes(kind);
     const v64 low = v_load(g_weave[0]), upper = v_load(g_weave[1]);
     if (kind == KIND_FP32) {
@@ -235,31 +207,26 @@ VINLINE void v_join(enum layout_kind kind, const struct v_parts *x, v64 out[4])
 
 /* BF16 has loops of its own; so has the work on escapes, for every dtype. */
 static size_t tier_encode(enum layout_kind kind, const uint8_t *src, unsigned blocks, struct zfmt_block *heads,
-                          uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream)
-{
+                          uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream) {
     return kind == KIND_BF16 ? avx512_bf16_tier_encode(src, blocks, heads, body, escapes, n1, stream)
                              : tier_encode_loop(kind, src, blocks, heads, body, escapes, n1, stream);
 }
 
-static unsigned tier_decode(enum layout_kind kind, const struct zfmt_block *heads, unsigned blocks,
-                            const uint8_t *body, const uint8_t *escapes, uint8_t *dst, bool stream)
-{
+static unsigned tier_decode(enum layout_kind kind, const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
+                            const uint8_t *escapes, uint8_t *dst, bool stream) {
     return kind == KIND_BF16 ? avx512_bf16_tier_decode(heads, blocks, body, escapes, dst, stream)
                              : tier_decode_loop(kind, heads, blocks, body, escapes, dst, stream);
 }
 
 static size_t top7_encode(enum layout_kind kind, const uint8_t *src, unsigned blocks, struct zfmt_block *heads,
-                          uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream, struct model_window w)
-{
+                          uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream, struct model_window w) {
     return kind == KIND_BF16 && avx512_bf16_window_ok(w)
                ? avx512_bf16_top7_encode(src, blocks, heads, body, escapes, n1, stream, w)
                : top7_encode_loop(kind, src, blocks, heads, body, escapes, n1, stream, w);
 }
 
-static unsigned top7_decode(enum layout_kind kind, const struct zfmt_block *heads, unsigned blocks,
-                            const uint8_t *body, const uint8_t *escapes, uint8_t *dst, bool stream,
-                            struct model_window w)
-{
+static unsigned top7_decode(enum layout_kind kind, const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
+                            const uint8_t *escapes, uint8_t *dst, bool stream, struct model_window w) {
     return kind == KIND_BF16 && avx512_bf16_window_ok(w)
                ? avx512_bf16_top7_decode(heads, blocks, body, escapes, dst, stream, w)
                : top7_decode_loop(kind, heads, blocks, body, escapes, dst, stream, w);

@@ -218,61 +218,57 @@ static void put_same(const uint8_t *src, struct zfmt_block *head, uint8_t *body)
     memcpy(body, src, 2);
 }
 
-/* Step 4, from the n escapes that base leaves. */
-static __attribute__((noinline)) bool good_guess(const uint8_t *src, unsigned base, const uint8_t *escapes,
-                                                 unsigned n) {
-    unsigned z = 0, n2 = 0, n3 = 0;
-    const v64 b = set1(base), one = set1(1), two = set1(2), six = set1(6), nine = set1(9);
-    for (unsigned i = 0; i < n; i += 64) {
-        const v64 d = load(escapes + i);
-        const __mmask64 in = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
-        z += count(_mm512_mask_cmpeq_epi8_mask(in, d, b));
-        n2 += count(_mm512_mask_cmpge_epu8_mask(in, _mm512_add_epi8(d, one), six));
-        n3 += count(_mm512_mask_cmpge_epu8_mask(in, _mm512_add_epi8(d, two), nine));
-    }
-    if (RARE(base < 3)) { /* zeros have codes */
-        z = 0;
-        for (unsigned i = 0; i < STEP; i += 64)
-            z += (unsigned)__builtin_popcount(_mm512_testn_epi16_mask(load(src + i), _mm512_set1_epi16(0x7f80)));
-    }
-    return z <= MODEL_FEW_ZEROS && model_price(n, n2, n3) <= 4 * TIER_BUDGET;
-}
-
-/* Step 5. */
-static __attribute__((noinline)) struct zfmt_block choose(const uint8_t *src) {
-    v64 e[8];
-    struct model_counts c = {0, 0, {0}};
-    v64 sample = _mm512_setzero_si512();
+/* Steps 4 and 5, and with first also 3, for exponents e and the guess in head. Counts add up in vectors: moving each
+ * mask to a general register costs more. */
+INLINE void judge(const v64 e[8], struct zfmt_block *head, bool first, unsigned *n1) {
+    const v64 one = set1(1), none = _mm512_setzero_si512();
+    const v64 top0 = set1(head->base), top1 = set1(head->base + 1u), top2 = set1(head->base + 2u);
+    v64 counts[4] = {none, none, none, none}, sample = none;
     for (unsigned i = 0; i < 8; i++) {
-        e[i] = split(src, i, NULL, false);
-        c.zeros += count(_mm512_testn_epi8_mask(e[i], e[i]));
+        const __mmask64 m[4] = {_mm512_cmpge_epu8_mask(_mm512_sub_epi8(top0, e[i]), set1(3)),
+                                _mm512_cmpge_epu8_mask(_mm512_sub_epi8(top1, e[i]), set1(6)),
+                                _mm512_cmpge_epu8_mask(_mm512_sub_epi8(top2, e[i]), set1(9)),
+                                _mm512_testn_epi8_mask(e[i], e[i])};
+        for (unsigned k = 0; k < 4; k++)
+            counts[k] = _mm512_mask_add_epi8(counts[k], m[k], counts[k], one);
         sample = _mm512_mask_mov_epi64(sample, (__mmask8)(1u << i), e[i]);
     }
+    v64 sums = none; /* 16 bits hold a total */
+    for (unsigned k = 0; k < 4; k++)
+        sums = _mm512_add_epi64(sums, _mm512_slli_epi64(_mm512_sad_epu8(counts[k], none), 16 * k));
+    const uint64_t totals = (uint64_t)_mm512_reduce_add_epi64(sums);
+    const unsigned n[4] = {(uint16_t)totals, (uint16_t)(totals >> 16), (uint16_t)(totals >> 32),
+                           (uint16_t)(totals >> 48)};
+    *n1 = n[0];
+    if ((first && n[0] <= MODEL_ACCEPT) ||
+        (n[3] <= MODEL_FEW_ZEROS && model_price(n[0], n[1], n[2]) <= 4 * TIER_BUDGET))
+        return;
+    struct model_counts c = {.zeros = n[3]};
     const unsigned rank = (64 - count(_mm512_testn_epi8_mask(sample, sample)) + 1) / 2;
     for (unsigned bit = 64; bit && rank; bit >>= 2) { /* two bits a round */
         const unsigned t = c.median;
         const unsigned a = count(_mm512_cmpge_epu8_mask(sample, set1(t + bit)));
         const unsigned b = count(_mm512_cmpge_epu8_mask(sample, set1(t + 2 * bit)));
         const unsigned d = count(_mm512_cmpge_epu8_mask(sample, set1(t + 3 * bit)));
-        c.median += bit * ((a >= rank) + (b >= rank) + (d >= rank));
+        c.median += bit * ((unsigned)(a >= rank) + (b >= rank) + (d >= rank));
     }
     const v64 low = set1(c.median - MODEL_COUNTS_LOW), width = set1(MODEL_COUNTS);
-    unsigned near = 0;
+    v64 near = none;
     for (unsigned i = 0; i < 8; i++)
-        near += count(_mm512_cmplt_epu8_mask(_mm512_sub_epi8(e[i], low), width));
-    if (!model_hopeful(near, c.zeros, TIER_BUDGET))
-        return (struct zfmt_block){ZFMT_RAW, 0};
+        near = _mm512_mask_add_epi8(near, _mm512_cmplt_epu8_mask(_mm512_sub_epi8(e[i], low), width), near, one);
+    *head = (struct zfmt_block){ZFMT_RAW, 0};
+    if (!model_hopeful((unsigned)_mm512_reduce_add_epi64(_mm512_sad_epu8(near, none)), c.zeros, TIER_BUDGET))
+        return;
     for (unsigned k = 0; k < MODEL_COUNTS; k++) {
         const unsigned x = c.median - MODEL_COUNTS_LOW + k;
         if (x - 1 > 254)
             continue;
-        const v64 v = set1(x);
-        unsigned n = 0;
+        v64 hits = none;
         for (unsigned i = 0; i < 8; i++)
-            n += count(_mm512_cmpeq_epi8_mask(e[i], v));
-        c.hits[k] = (uint16_t)n;
+            hits = _mm512_mask_add_epi8(hits, _mm512_cmpeq_epi8_mask(e[i], set1(x)), hits, one);
+        c.hits[k] = (uint16_t)_mm512_reduce_add_epi64(_mm512_sad_epu8(hits, none));
     }
-    return model_choose(&c, TIER_BUDGET);
+    *head = model_choose(&c, TIER_BUDGET);
 }
 
 /* ---- tier, encode ---- */
@@ -316,13 +312,33 @@ static __attribute__((noinline)) unsigned settle(const uint8_t *src, unsigned n,
     }
     if (n <= TIER_SURE && no_zeros_in(src))
         return n;
-    if (good_guess(src, head->base, escapes, n))
+    v64 e[8];
+    for (unsigned i = 0; i < 8; i++)
+        e[i] = split(src, i, NULL, false);
+    const struct zfmt_block guess = *head;
+    judge(e, head, false, &n);
+    if (head->mode == guess.mode && head->base == guess.base)
         return n;
-    *head = choose(src);
     if (head->mode != ZFMT_RAW)
         return code_block(src, *head, body, escapes, stream);
     copy_block(body, src, stream);
     return 0;
+}
+
+/* A block after a raw one: likely raw, so it is judged before it is coded. False, with nothing done, where it is not.
+ */
+static __attribute__((noinline)) bool still_raw(const uint8_t *src, uint8_t *body, bool stream) {
+    v64 e[8];
+    unsigned n;
+#define ROW(i) e[i] = split(src, i, NULL, false);
+    EACH8(ROW)
+#undef ROW
+    struct zfmt_block head = {ZFMT_TIER, (uint8_t)first_byte(guess(e[0], e[2], e[4], e[6]))};
+    judge(e, &head, true, &n);
+    if (head.mode != ZFMT_RAW)
+        return false;
+    copy_block(body, src, stream);
+    return true;
 }
 
 /* A block's codes while the next block is split; e and top change from this block's to the next's. Returns the count of
@@ -357,7 +373,7 @@ INLINE size_t tier_encode(const uint8_t *src, unsigned blocks, struct zfmt_block
     uint8_t *const first = body;
     unsigned n = 0, b = 0;
     unsigned half = 32;
-    bool same = false;
+    bool same = false, raw = false;
     while (b < blocks) {
         if (same && all_same(src)) { /* runs of them are common */
             struct zfmt_block head;
@@ -365,6 +381,12 @@ INLINE size_t tier_encode(const uint8_t *src, unsigned blocks, struct zfmt_block
             heads[b++] = head;
             src += STEP;
             body += layout_body(KIND_BF16, head.mode);
+            continue;
+        }
+        if (raw && still_raw(src, body, stream)) {
+            heads[b++] = (struct zfmt_block){ZFMT_RAW, 0};
+            src += STEP;
+            body += STEP;
             continue;
         }
         v64 e[8], top;
@@ -385,6 +407,7 @@ INLINE size_t tier_encode(const uint8_t *src, unsigned blocks, struct zfmt_block
                 met = settle(src, met, &head, body, escapes + n, stream);
                 usual = head.mode == ZFMT_TIER || head.mode == ZFMT_TIER_ZERO;
                 same = head.mode == ZFMT_ZERO || head.mode == ZFMT_CONST;
+                raw = head.mode == ZFMT_RAW;
             }
             body += usual ? TIER_BODY : layout_body(KIND_BF16, head.mode);
             heads[b] = head;
@@ -586,7 +609,9 @@ INLINE unsigned top7_decode(const struct zfmt_block *heads, unsigned blocks, con
         ROW(1, t0)
         ROW(2, t1)
         ROW(3, t1)
-        ROW(4, t2) ROW(5, t2) ROW(6, t3) ROW(7, t3)
+        ROW(4, t2)
+        ROW(5, t2)
+        ROW(6, t3) ROW(7, t3)
 #undef ROW
             body += TOP7_BODY;
     }

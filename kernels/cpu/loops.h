@@ -10,7 +10,7 @@
  *  v_eq(a, b) v_ge(a, b)                       the same: equal; greater or equal, unsigned
  *  v_keep_le(v, limit)                         v where it is at most limit, else 0
  *  v_same(a, b)                                true where all 64 bytes are equal
- *  v_sad(acc, v) v_hsum(acc) v_hmax(v)         sums of bytes in an accumulator; its total; the greatest byte
+ *  v_sad(acc, v) v_hsum(acc)                   sums of bytes in an accumulator; its total
  *  v_swap(v, b)                                the bytes 0 and b change places
  *  v_both(p0, p1, d, three)                    p0 & p1, which is where d is at least three
  *  v_none(p0, p1, p2, c)                       ~(p0 | p1 | p2), which is where c is 0
@@ -29,23 +29,20 @@
 #else
 #    define EACH8(X)                                                                                                   \
         for (unsigned step = 0; step < 8; step++)                                                                      \
-            X(step)
+        X(step)
 #endif
 
-INLINE void put_word(uint8_t *p, uint64_t w)
-{
+INLINE void put_word(uint8_t *p, uint64_t w) {
     memcpy(p, &w, 8);
 }
 
-INLINE uint64_t get_word(const uint8_t *p)
-{
+INLINE uint64_t get_word(const uint8_t *p) {
     uint64_t w;
     memcpy(&w, p, 8);
     return w;
 }
 
-INLINE void put(uint8_t *p, v64 v, bool stream)
-{
+INLINE void put(uint8_t *p, v64 v, bool stream) {
     if (stream)
         v_stream(p, v);
     else
@@ -53,8 +50,7 @@ INLINE void put(uint8_t *p, v64 v, bool stream)
 }
 
 /* The remainder planes of 64 values; `planes` is the body's first byte plane, i counts the 64s of the block. */
-INLINE void put_remainder(enum layout_kind kind, const struct v_parts *x, uint8_t *planes, unsigned i, bool stream)
-{
+INLINE void put_remainder(enum layout_kind kind, const struct v_parts *x, uint8_t *planes, unsigned i, bool stream) {
     const unsigned bytes = layout_byte_planes(kind), bits = layout_bit_planes(kind);
     for (unsigned p = 0; p < bytes; p++)
         put(planes + p * ZFMT_BLOCK + 64 * i, x->bytes[p], stream);
@@ -62,8 +58,7 @@ INLINE void put_remainder(enum layout_kind kind, const struct v_parts *x, uint8_
         put_word(planes + bytes * ZFMT_BLOCK + p * ZFMT_PLANE + 8 * i, x->bits[p]);
 }
 
-INLINE void get_remainder(enum layout_kind kind, struct v_parts *x, const uint8_t *planes, unsigned i)
-{
+INLINE void get_remainder(enum layout_kind kind, struct v_parts *x, const uint8_t *planes, unsigned i) {
     const unsigned bytes = layout_byte_planes(kind), bits = layout_bit_planes(kind);
     for (unsigned p = 0; p < bytes; p++)
         x->bytes[p] = v_load(planes + p * ZFMT_BLOCK + 64 * i);
@@ -71,8 +66,7 @@ INLINE void get_remainder(enum layout_kind kind, struct v_parts *x, const uint8_
         x->bits[p] = get_word(planes + bytes * ZFMT_BLOCK + p * ZFMT_PLANE + 8 * i);
 }
 
-INLINE void join(enum layout_kind kind, v64 e, const uint8_t *planes, unsigned i, uint8_t *dst, bool stream)
-{
+INLINE void join(enum layout_kind kind, v64 e, const uint8_t *planes, unsigned i, uint8_t *dst, bool stream) {
     struct v_parts x;
     v64 out[4];
     const unsigned vectors = layout_bytes(kind);
@@ -83,15 +77,13 @@ INLINE void join(enum layout_kind kind, v64 e, const uint8_t *planes, unsigned i
         put(dst + 64 * (vectors * i + j), out[j], stream);
 }
 
-INLINE void copy_block(enum layout_kind kind, uint8_t *dst, const uint8_t *src, bool stream)
-{
+INLINE void copy_block(enum layout_kind kind, uint8_t *dst, const uint8_t *src, bool stream) {
     for (size_t i = 0; i < layout_raw_body(kind); i += 64)
         put(dst + i, v_load(src + i), stream);
 }
 
 /* 64 bytes made of one value. */
-INLINE v64 pattern_of(enum layout_kind kind, const uint8_t *value)
-{
+INLINE v64 pattern_of(enum layout_kind kind, const uint8_t *value) {
     uint8_t line[64];
     for (unsigned i = 0; i < 64; i += layout_bytes(kind))
         memcpy(line + i, value, layout_bytes(kind));
@@ -104,8 +96,7 @@ struct ahead {
     unsigned sum;
 };
 
-INLINE void look(enum layout_kind kind, const uint8_t *src, uint8_t *body, bool stream, struct ahead *a)
-{
+INLINE void look(enum layout_kind kind, const uint8_t *src, uint8_t *body, bool stream, struct ahead *a) {
 #define STEP(i)                                                                                                        \
     {                                                                                                                  \
         struct v_parts x;                                                                                              \
@@ -125,15 +116,14 @@ INLINE void look(enum layout_kind kind, const uint8_t *src, uint8_t *body, bool 
 }
 
 /* Tier 1 of a block. With zero, the exponents 0 and base + 1 change places. Returns the count of escapes. */
-INLINE unsigned code_tier(const v64 e[8], unsigned base, bool zero, uint8_t *body, uint8_t *escapes, bool stream)
-{
+INLINE unsigned code_tier(const v64 e[8], unsigned base, bool zero, uint8_t *body, uint8_t *escapes, bool stream) {
     _Alignas(64) uint8_t planes[2 * ZFMT_PLANE];
     uint8_t *const at = stream ? planes : body;
     const v64 three = v_set1(3), top = v_set1((uint8_t)(base + zero));
     unsigned n = 0;
 #define STEP(i)                                                                                                        \
     {                                                                                                                  \
-        const v64 d = v_sub(top, zero ? v_swap(e[i], (uint8_t)(base + 1)) : e[i]), c = v_min(d, three);                 \
+        const v64 d = v_sub(top, zero ? v_swap(e[i], (uint8_t)(base + 1)) : e[i]), c = v_min(d, three);                \
         const uint64_t p0 = v_bit(c, 1), p1 = v_bit(c, 2), escape = v_both(p0, p1, d, three);                          \
         put_word(at + 8 * i, p0);                                                                                      \
         put_word(at + ZFMT_PLANE + 8 * i, p1);                                                                         \
@@ -150,8 +140,7 @@ INLINE unsigned code_tier(const v64 e[8], unsigned base, bool zero, uint8_t *bod
 }
 
 /* Step 4: whether the guess is good enough to skip the counts. */
-INLINE bool good_guess(const v64 e[8], unsigned base, unsigned n1, unsigned budget)
-{
+INLINE bool good_guess(const v64 e[8], unsigned base, unsigned n1, unsigned budget) {
     const v64 none = v_set1(0), top1 = v_set1((uint8_t)(base + 1)), top2 = v_set1((uint8_t)(base + 2));
     const v64 six = v_set1(6), nine = v_set1(9);
     unsigned z = 0, n2 = 0, n3 = 0;
@@ -164,8 +153,7 @@ INLINE bool good_guess(const v64 e[8], unsigned base, unsigned n1, unsigned budg
 }
 
 /* Step 5. */
-INLINE struct zfmt_block choose(const v64 e[8], unsigned budget)
-{
+INLINE struct zfmt_block choose(const v64 e[8], unsigned budget) {
     struct model_counts c = {0, 0, {0}};
     const v64 none = v_set1(0), width = v_set1(MODEL_COUNTS);
     _Alignas(64) uint8_t sample[64] = {0}, row[64];
@@ -200,8 +188,7 @@ INLINE struct zfmt_block choose(const v64 e[8], unsigned budget)
 }
 
 /* Step 1, for a block whose exponents are all equal. */
-INLINE bool all_same(enum layout_kind kind, const uint8_t *src)
-{
+INLINE bool all_same(enum layout_kind kind, const uint8_t *src) {
     const v64 v = pattern_of(kind, src);
     for (size_t i = 0; i < layout_raw_body(kind); i += 64) {
         if (!v_same(v, v_load(src + i)))
@@ -210,8 +197,7 @@ INLINE bool all_same(enum layout_kind kind, const uint8_t *src)
     return true;
 }
 
-INLINE size_t put_same(enum layout_kind kind, const uint8_t *src, struct zfmt_block *head, uint8_t *body)
-{
+INLINE size_t put_same(enum layout_kind kind, const uint8_t *src, struct zfmt_block *head, uint8_t *body) {
     uint8_t line[ZFMT_BODY_ALIGN] = {0};
     memcpy(line, src, layout_bytes(kind));
     *head = (struct zfmt_block){ZFMT_ZERO, 0};
@@ -226,8 +212,7 @@ INLINE size_t put_same(enum layout_kind kind, const uint8_t *src, struct zfmt_bl
  * Out of line: the common path stays small. Returns the escapes that stay. */
 static __attribute__((noinline)) unsigned settle(enum layout_kind kind, const uint8_t *src, const struct ahead *a,
                                                  unsigned base, unsigned n, struct zfmt_block *head, uint8_t *body,
-                                                 uint8_t *escapes, bool stream)
-{
+                                                 uint8_t *escapes, bool stream) {
     const unsigned budget = layout_budget(kind, 2);
     *head = (struct zfmt_block){ZFMT_TIER, (uint8_t)base};
     if (good_guess(a->e, base, n, budget))
@@ -242,8 +227,7 @@ static __attribute__((noinline)) unsigned settle(enum layout_kind kind, const ui
 }
 
 INLINE size_t tier_encode_kind(enum layout_kind kind, const uint8_t *src, unsigned blocks, struct zfmt_block *heads,
-                               uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream)
-{
+                               uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream) {
     const size_t step = layout_raw_body(kind), coded = layout_coded_body(kind, 2);
     const unsigned accept = model_accept(layout_budget(kind, 2));
     uint8_t *const first = body;
@@ -285,8 +269,7 @@ INLINE size_t tier_encode_kind(enum layout_kind kind, const uint8_t *src, unsign
 }
 
 INLINE size_t top7_encode_kind(enum layout_kind kind, const uint8_t *src, unsigned blocks, struct zfmt_block *heads,
-                               uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream, struct model_window w)
-{
+                               uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream, struct model_window w) {
     const size_t step = layout_raw_body(kind), coded = layout_coded_body(kind, 3);
     const unsigned budget = layout_budget(kind, 3);
     const v64 top = v_set1((uint8_t)(w.base + w.zero + 1)), none = v_set1(0), seven = v_set1(7);
@@ -301,10 +284,10 @@ INLINE size_t top7_encode_kind(enum layout_kind kind, const uint8_t *src, unsign
         struct v_parts x;                                                                                              \
         v_split(kind, src + (size_t)64 * layout_bytes(kind) * i, &x);                                                  \
         put_remainder(kind, &x, body + 3 * ZFMT_PLANE, i, stream);                                                     \
-        /* d + 1 up to 7; a difference that wrapped or is 0 or over 7 is an escape, code 0 */                           \
-        const v64 d1 = v_sub(top, w.zero ? v_swap(x.e, (uint8_t)(w.base + 1)) : x.e);                                   \
+        /* d + 1 up to 7; a difference that wrapped or is 0 or over 7 is an escape, code 0 */                          \
+        const v64 d1 = v_sub(top, w.zero ? v_swap(x.e, (uint8_t)(w.base + 1)) : x.e);                                  \
         const v64 c = v_keep_le(d1, seven);                                                                            \
-        const uint64_t p0 = v_bit(c, 1), p1 = v_bit(c, 2), p2 = v_bit(c, 4), escape = v_none(p0, p1, p2, c);            \
+        const uint64_t p0 = v_bit(c, 1), p1 = v_bit(c, 2), p2 = v_bit(c, 4), escape = v_none(p0, p1, p2, c);           \
         put_word(at + 8 * i, p0);                                                                                      \
         put_word(at + ZFMT_PLANE + 8 * i, p1);                                                                         \
         put_word(at + 2 * ZFMT_PLANE + 8 * i, p2);                                                                     \
@@ -332,8 +315,7 @@ INLINE size_t top7_encode_kind(enum layout_kind kind, const uint8_t *src, unsign
 }
 
 INLINE unsigned decode_tier(enum layout_kind kind, unsigned base, bool zero, const uint8_t *body,
-                            const uint8_t *escapes, uint8_t *dst, bool stream)
-{
+                            const uint8_t *escapes, uint8_t *dst, bool stream) {
     const v64 top = v_set1((uint8_t)(base + zero));
     unsigned n = 0;
 #define STEP(i)                                                                                                        \
@@ -351,8 +333,7 @@ INLINE unsigned decode_tier(enum layout_kind kind, unsigned base, bool zero, con
 }
 
 INLINE unsigned tier_decode_kind(enum layout_kind kind, const struct zfmt_block *heads, unsigned blocks,
-                                 const uint8_t *body, const uint8_t *escapes, uint8_t *dst, bool stream)
-{
+                                 const uint8_t *body, const uint8_t *escapes, uint8_t *dst, bool stream) {
     unsigned n = 0;
     for (unsigned b = 0; b < blocks; b++, dst += layout_raw_body(kind)) {
         const unsigned mode = heads[b].mode;
@@ -374,8 +355,7 @@ INLINE unsigned tier_decode_kind(enum layout_kind kind, const struct zfmt_block 
 
 INLINE unsigned top7_decode_kind(enum layout_kind kind, const struct zfmt_block *heads, unsigned blocks,
                                  const uint8_t *body, const uint8_t *escapes, uint8_t *dst, bool stream,
-                                 struct model_window w)
-{
+                                 struct model_window w) {
     const v64 top = v_set1((uint8_t)(w.base + w.zero + 1));
     unsigned n = 0;
     for (unsigned b = 0; b < blocks; b++, dst += layout_raw_body(kind)) {
@@ -405,8 +385,7 @@ static const uint8_t g_tier_add[4] = {0, 0, 1, 2}, g_tier_less[4] = {0, 0, 3, 6}
 static const uint8_t g_tier_value[4][3] = {{0}, {0}, {255, 3, 4}, {254, 5, 6}};
 
 static unsigned compact_loop(unsigned tier, const uint8_t *in, unsigned n, uint8_t *plane0, uint8_t *plane1,
-                             uint8_t *out)
-{
+                             uint8_t *out) {
     const v64 add = v_set1(g_tier_add[tier]), less = v_set1(g_tier_less[tier]), three = v_set1(3);
     const unsigned padded = (unsigned)layout_align((n + 7) / 8, ZFMT_ARRAY_ALIGN);
     unsigned met = 0, i = 0;
@@ -429,9 +408,8 @@ static unsigned compact_loop(unsigned tier, const uint8_t *in, unsigned n, uint8
     return met;
 }
 
-static unsigned expand_loop(unsigned tier, const uint8_t *plane0, const uint8_t *plane1, unsigned n,
-                            const uint8_t *in, uint8_t *out)
-{
+static unsigned expand_loop(unsigned tier, const uint8_t *plane0, const uint8_t *plane1, unsigned n, const uint8_t *in,
+                            uint8_t *out) {
     const v64 l0 = v_set1(g_tier_value[tier][0]), l1 = v_set1(g_tier_value[tier][1]);
     const v64 l2 = v_set1(g_tier_value[tier][2]);
     unsigned met = 0;
@@ -452,17 +430,17 @@ static unsigned expand_loop(unsigned tier, const uint8_t *plane0, const uint8_t 
 /* One specialised copy per dtype and kind of store. */
 #define LOOPS_DISPATCH(call)                                                                                           \
     switch (kind) {                                                                                                    \
-    case KIND_BF16: call(KIND_BF16) case KIND_FP16: call(KIND_FP16) case KIND_FP32: call(KIND_FP32)                    \
-    case KIND_E4M3: call(KIND_E4M3) case KIND_E5M2: call(KIND_E5M2) default: break;                                    \
+    case KIND_BF16:                                                                                                    \
+        call(KIND_BF16) case KIND_FP16 : call(KIND_FP16) case KIND_FP32 : call(KIND_FP32) case KIND_E4M3               \
+            : call(KIND_E4M3) case KIND_E5M2 : call(KIND_E5M2) default : break;                                        \
     }
 
 static size_t tier_encode_loop(enum layout_kind kind, const uint8_t *src, unsigned blocks, struct zfmt_block *heads,
-                               uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream)
-{
+                               uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream) {
     size_t r = 0;
 #define CALL(k)                                                                                                        \
-    r = stream ? tier_encode_kind(k, src, blocks, heads, body, escapes, n1, true)                                   \
-                  : tier_encode_kind(k, src, blocks, heads, body, escapes, n1, false);                                                                                                 \
+    r = stream ? tier_encode_kind(k, src, blocks, heads, body, escapes, n1, true)                                      \
+               : tier_encode_kind(k, src, blocks, heads, body, escapes, n1, false);                                    \
     break;
     LOOPS_DISPATCH(CALL)
 #undef CALL
@@ -472,12 +450,11 @@ static size_t tier_encode_loop(enum layout_kind kind, const uint8_t *src, unsign
 }
 
 static size_t top7_encode_loop(enum layout_kind kind, const uint8_t *src, unsigned blocks, struct zfmt_block *heads,
-                               uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream, struct model_window w)
-{
+                               uint8_t *body, uint8_t *escapes, unsigned *n1, bool stream, struct model_window w) {
     size_t r = 0;
 #define CALL(k)                                                                                                        \
-    r = stream ? top7_encode_kind(k, src, blocks, heads, body, escapes, n1, true, w)                                \
-                  : top7_encode_kind(k, src, blocks, heads, body, escapes, n1, false, w);                                                                                                 \
+    r = stream ? top7_encode_kind(k, src, blocks, heads, body, escapes, n1, true, w)                                   \
+               : top7_encode_kind(k, src, blocks, heads, body, escapes, n1, false, w);                                 \
     break;
     LOOPS_DISPATCH(CALL)
 #undef CALL
@@ -487,12 +464,11 @@ static size_t top7_encode_loop(enum layout_kind kind, const uint8_t *src, unsign
 }
 
 static unsigned tier_decode_loop(enum layout_kind kind, const struct zfmt_block *heads, unsigned blocks,
-                                 const uint8_t *body, const uint8_t *escapes, uint8_t *dst, bool stream)
-{
+                                 const uint8_t *body, const uint8_t *escapes, uint8_t *dst, bool stream) {
     unsigned r = 0;
 #define CALL(k)                                                                                                        \
-    r = stream ? tier_decode_kind(k, heads, blocks, body, escapes, dst, true)                                       \
-                  : tier_decode_kind(k, heads, blocks, body, escapes, dst, false);                                                                                                 \
+    r = stream ? tier_decode_kind(k, heads, blocks, body, escapes, dst, true)                                          \
+               : tier_decode_kind(k, heads, blocks, body, escapes, dst, false);                                        \
     break;
     LOOPS_DISPATCH(CALL)
 #undef CALL
@@ -503,12 +479,11 @@ static unsigned tier_decode_loop(enum layout_kind kind, const struct zfmt_block 
 
 static unsigned top7_decode_loop(enum layout_kind kind, const struct zfmt_block *heads, unsigned blocks,
                                  const uint8_t *body, const uint8_t *escapes, uint8_t *dst, bool stream,
-                                 struct model_window w)
-{
+                                 struct model_window w) {
     unsigned r = 0;
 #define CALL(k)                                                                                                        \
-    r = stream ? top7_decode_kind(k, heads, blocks, body, escapes, dst, true, w)                                    \
-                  : top7_decode_kind(k, heads, blocks, body, escapes, dst, false, w);                                                                                                 \
+    r = stream ? top7_decode_kind(k, heads, blocks, body, escapes, dst, true, w)                                       \
+               : top7_decode_kind(k, heads, blocks, body, escapes, dst, false, w);                                     \
     break;
     LOOPS_DISPATCH(CALL)
 #undef CALL
@@ -517,4 +492,5 @@ static unsigned top7_decode_loop(enum layout_kind kind, const struct zfmt_block 
     return r;
 }
 
-#define LOOPS_TABLE {tier_encode_loop, top7_encode_loop, tier_decode_loop, top7_decode_loop, compact_loop, expand_loop}
+#define LOOPS_TABLE                                                                                                    \
+    { tier_encode_loop, top7_encode_loop, tier_decode_loop, top7_decode_loop, compact_loop, expand_loop }

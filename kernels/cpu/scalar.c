@@ -127,14 +127,6 @@ VINLINE unsigned v_hsum(v64 acc)
     return sum;
 }
 
-VINLINE unsigned v_hmax(v64 v)
-{
-    uint8_t m = 0;
-    for (unsigned i = 0; i < 64; i++)
-        m = v.b[i] > m ? v.b[i] : m;
-    return m;
-}
-
 VINLINE v64 v_swap(v64 v, uint8_t b)
 {
     for (unsigned i = 0; i < 64; i++)

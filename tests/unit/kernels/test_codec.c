@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "kernels/format.h"
+#include "kernels/model.h"
 #include "tests/unit/kernels/chunks.h"
 
 struct coded {
@@ -17,8 +18,7 @@ struct coded {
     struct codec_sizes bound, sizes;
 };
 
-static struct coded encode(zipcclCodec_t codec, zipcclDataType_t t, const uint8_t *src, size_t count, unsigned flags)
-{
+static struct coded encode(zipcclCodec_t codec, zipcclDataType_t t, const uint8_t *src, size_t count, unsigned flags) {
     struct coded c;
     c.bound = codec_bound(codec, t, count);
     c.s = guarded(c.bound.static_bytes, 64);
@@ -30,16 +30,14 @@ static struct coded encode(zipcclCodec_t codec, zipcclDataType_t t, const uint8_
     return c;
 }
 
-static void drop(struct coded *c)
-{
+static void drop(struct coded *c) {
     release(c->s, c->bound.static_bytes, 64);
     release(c->d, c->bound.dynamic_bytes, 64);
 }
 
 /* Decodes from parts that end at guard pages, at any alignment, into a guarded buffer. */
 static void check_decode(zipcclCodec_t codec, zipcclDataType_t t, const struct coded *c, const uint8_t *src,
-                         size_t count, unsigned flags)
-{
+                         size_t count, unsigned flags) {
     const size_t n = count * dtype_get(t)->bytes;
     uint8_t *s = guarded(c->sizes.static_bytes, 1), *d = guarded(c->sizes.dynamic_bytes, 1), *dst = guarded(n, 1);
     memcpy(s, c->s, c->sizes.static_bytes);
@@ -53,8 +51,7 @@ static void check_decode(zipcclCodec_t codec, zipcclDataType_t t, const struct c
 }
 
 /* Every instruction set: the same bytes, and a bit-exact return. */
-static size_t round_trip(zipcclCodec_t codec, zipcclDataType_t t, const uint8_t *src, size_t count)
-{
+static size_t round_trip(zipcclCodec_t codec, zipcclDataType_t t, const uint8_t *src, size_t count) {
     struct coded first = {0};
     for (unsigned isa = 0; isa < CODEC_NUM_ISAS; isa++) {
         if (!codec_isa_force((enum codec_isa)isa))
@@ -78,8 +75,7 @@ static size_t round_trip(zipcclCodec_t codec, zipcclDataType_t t, const uint8_t 
     return total;
 }
 
-static void test_inputs(void **state)
-{
+static void test_inputs(void **state) {
     (void)state;
     static const size_t counts[] = {0, 1, 2, 511, 512, 513, 1023, 32767, 32768, 32769, 70001};
     for (unsigned t = 0; t < NUM_FLOATS; t++) {
@@ -98,8 +94,7 @@ static void test_inputs(void **state)
     }
 }
 
-static void test_every_pattern(void **state)
-{
+static void test_every_pattern(void **state) {
     (void)state;
     for (unsigned t = 0; t < NUM_FLOATS; t++) {
         const size_t count = 65536 + 17, n = count * dtype_get(g_floats[t])->bytes;
@@ -111,19 +106,19 @@ static void test_every_pattern(void **state)
     }
 }
 
-static void test_real_tensors(void **state)
-{
+static void test_real_tensors(void **state) {
     (void)state;
     static const struct {
         const char *file;
         zipcclDataType_t dtype;
         double ratio;
-    } tensors[] = {{"act_hidden_s0160.bf16", zipcclBfloat16, 1.478},   {"moe_dispatch_s0160.bf16", zipcclBfloat16, 1.477},
-                   {"moe_combine_s0160.bf16", zipcclBfloat16, 1.478},  {"grad_qkv_s0010.bf16", zipcclBfloat16, 1.478},
-                   {"grad_qkv_s0160.bf16", zipcclBfloat16, 1.478},     {"grad_expert_s0160.bf16", zipcclBfloat16, 1.408},
-                   {"grad_emb_s0160.bf16", zipcclBfloat16, 5.0},       {"weight_qkv_s0160.bf16", zipcclBfloat16, 1.478},
-                   {"weight_qkv_t0109.bf16", zipcclBfloat16, 1.478},   {"weight_qkv_t0110.bf16", zipcclBfloat16, 1.478},
-                   {"grad_o_s0160.f32", zipcclFloat32, 1.16}};
+    } tensors[] = {
+        {"act_hidden_s0160.bf16", zipcclBfloat16, 1.478},  {"moe_dispatch_s0160.bf16", zipcclBfloat16, 1.478},
+        {"moe_combine_s0160.bf16", zipcclBfloat16, 1.478}, {"grad_qkv_s0010.bf16", zipcclBfloat16, 1.478},
+        {"grad_qkv_s0160.bf16", zipcclBfloat16, 1.478},    {"grad_expert_s0160.bf16", zipcclBfloat16, 1.410},
+        {"grad_emb_s0160.bf16", zipcclBfloat16, 5.0},      {"weight_qkv_s0160.bf16", zipcclBfloat16, 1.482},
+        {"weight_qkv_t0109.bf16", zipcclBfloat16, 1.482},  {"weight_qkv_t0110.bf16", zipcclBfloat16, 1.482},
+        {"grad_o_s0160.f32", zipcclFloat32, 1.16}};
     static uint8_t data[3u << 20];
     for (unsigned i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++) {
         char path[4096];
@@ -137,9 +132,35 @@ static void test_real_tensors(void **state)
     }
 }
 
+/* The figures that users see: the entropy, the limit and the window for a known sigma. */
+static void test_model(void **state) {
+    (void)state;
+    uint64_t h[256] = {0};
+    assert_true(model_exponent_entropy(h) == 0.0);
+    h[7] = 5;
+    assert_true(model_exponent_entropy(h) == 0.0);
+    for (unsigned e = 0; e < 8; e++)
+        h[100 + e] = 1000;
+    h[7] = 0;
+    assert_true(model_exponent_entropy(h) > 2.999 && model_exponent_entropy(h) < 3.001);
+    assert_true(model_limit_ratio(KIND_BF16, 8.0) == 1.0 && model_limit_ratio(KIND_FP32, 0.0) == 32.0 / 24.0);
+    assert_true(model_limit_ratio(KIND_BF16, 3.0) == 16.0 / 11.0 && model_limit_ratio(KIND_E4M3, 4.0) == 1.0);
+    const uint16_t values[4] = {0x3f80, 0xbf80, 0x0000, 0x7f80}; /* exponents 127, 127, 0, 255 */
+    uint64_t counts[256] = {0};
+    model_histogram(KIND_BF16, values, 4, counts);
+    assert_true(counts[127] == 2 && counts[0] == 1 && counts[255] == 1);
+    /* sigma 1: exponents up to 128; 0.72 of an octave above: one more; far out: clamped. */
+    assert_int_equal(model_window_of_sigma(0), 128);
+    assert_int_equal(model_window_of_sigma(183), 128);
+    assert_int_equal(model_window_of_sigma(184), 129);
+    assert_int_equal(model_window_of_sigma(-256), 127);
+    assert_int_equal(model_window_of_sigma(-1), 128);
+    assert_int_equal(model_window_of_sigma(-200 * 256), 6);
+    assert_int_equal(model_window_of_sigma(200 * 256), 254);
+}
+
 static void try_hostile(zipcclCodec_t codec, zipcclDataType_t t, const uint8_t *s, size_t sn, const uint8_t *d,
-                        size_t dn, uint8_t *dst, size_t count)
-{
+                        size_t dn, uint8_t *dst, size_t count) {
     zipcclResult_t first = zipcclNumResults;
     for (unsigned isa = 0; isa < CODEC_NUM_ISAS; isa++) {
         if (!codec_isa_force((enum codec_isa)isa))
@@ -151,8 +172,7 @@ static void try_hostile(zipcclCodec_t codec, zipcclDataType_t t, const uint8_t *
     }
 }
 
-static void test_hostile(void **state)
-{
+static void test_hostile(void **state) {
     (void)state;
     const size_t count = 34000;
     uint64_t rng = 4711;
@@ -168,8 +188,7 @@ static void test_hostile(void **state)
             memcpy(d, c.d, dn);
             for (size_t i = 0; i < 128; i++) { /* every header byte: all are checked, but the window of top7 */
                 s[i] ^= 0x41;
-                const zipcclResult_t r =
-                    codec_decode((zipcclCodec_t)codec, g_floats[t], s, sn, d, dn, src, count, 0);
+                const zipcclResult_t r = codec_decode((zipcclCodec_t)codec, g_floats[t], s, sn, d, dn, src, count, 0);
                 const bool window = codec == zipcclCodecTop7 && i == offsetof(struct zfmt_header, base);
                 assert_int_equal(r, window ? zipcclSuccess : zipcclCorruptData);
                 s[i] ^= 0x41;
@@ -201,8 +220,7 @@ static void test_hostile(void **state)
     }
 }
 
-static void test_bounds(void **state)
-{
+static void test_bounds(void **state) {
     (void)state;
     const size_t most = ZFMT_MAX_COUNT;
     const struct codec_sizes b = codec_bound(zipcclCodecTier, zipcclFloat32, most);
@@ -217,8 +235,7 @@ static void test_bounds(void **state)
     assert_int_equal(codec_encode(zipcclCodecTier, zipcclInt8, &s, 1, &s, &s, 0, &s), zipcclInvalidArgument);
 }
 
-static void test_names(void **state)
-{
+static void test_names(void **state) {
     (void)state;
     for (unsigned i = 0; i < zipcclNumTypes; i++) {
         zipcclDataType_t t;
@@ -234,11 +251,11 @@ static void test_names(void **state)
     assert_null(codec_name((zipcclCodec_t)7));
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_inputs), cmocka_unit_test(test_every_pattern), cmocka_unit_test(test_real_tensors),
-        cmocka_unit_test(test_hostile), cmocka_unit_test(test_bounds), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_model),  cmocka_unit_test(test_hostile),       cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
