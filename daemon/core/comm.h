@@ -19,6 +19,7 @@
 #include "daemon/core/executor.h"
 #include "daemon/core/list.h"
 #include "daemon/core/log.h"
+#include "daemon/core/trial.h"
 #include "peer.pb-c.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
@@ -116,6 +117,8 @@ struct comm {
     struct choose_link link_numbers;
     uint64_t link_rate_bits;
     zipcclCodec_t codec;
+    struct trial trial;
+    struct trial_kind *trial_kind; /* of the operation under way; NULL: it takes no part */
 
     /* operations, one at a time */
     struct exec_op *op;

@@ -125,6 +125,8 @@ static void comm_op_done(void *arg, const struct exec_result *r) {
                   node != NULL ? "; failed node: " : "", node != NULL ? node : "");
         return;
     }
+    if (c->trial_kind != NULL)
+        trial_done(c->trial_kind, c->op_codec != zipcclCodecRaw, daemon_now_ns() - c->last_ns, r->worst_report);
     c->ops_done++;
     c->seq++;
     c->narrived = 0;
@@ -169,7 +171,13 @@ static bool comm_op_start(struct comm *c, struct comm_member *m, const struct co
         .done = comm_op_done,
         .arg = c,
     };
-    c->op_codec = args.codec = choose_codec(&c->link_numbers, wanted, args.op, args.dtype, args.count, &c->topology);
+    args.codec = choose_codec(&c->link_numbers, wanted, args.op, args.dtype, args.count, &c->topology);
+    c->trial_kind = NULL;
+    if (wanted == zipcclCodecAuto && args.codec != zipcclCodecRaw && args.op == zipcclOpAllGather) {
+        c->trial_kind = trial_find(&c->trial, args.dtype, args.count * dtype_get(args.dtype)->bytes);
+        args.codec = trial_choose(c->trial_kind, args.codec, &args.report);
+    }
+    c->op_codec = args.codec;
     zipcclResult_t rc = exec_op_start(c->exec, &args, &c->op);
     if (rc != zipcclSuccess) {
         c->op = NULL;

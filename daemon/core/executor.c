@@ -240,7 +240,8 @@ zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *arg
     const struct dtype_info *dtype = dtype_get(a.dtype);
     op->streaming = comm->nlocal == 1 && /* else copies read the values again at once */
                     a.count * dtype->bytes * (a.op == zipcclOpAllGather ? comm->topology.nranks : 1) >= STREAMING_BYTES;
-    op->result = (struct exec_result){.failed_node = -1, .text = op->text, .raw_bytes = entry->plan->raw_send_bytes};
+    op->result = (struct exec_result){
+        .failed_node = -1, .text = op->text, .raw_bytes = entry->plan->raw_send_bytes, .worst_report = args->report};
     op->text[0] = '\0';
     for (uint32_t i = 0; i < op->plan->nsteps; i++)
         op->waiting[i] = op->plan->steps[i].ndeps;

@@ -52,6 +52,7 @@ struct exec_result {
     uint64_t wire_bytes; /* what it sent */
     uint64_t coded_from_bytes, coded_to_bytes;
     uint64_t encode_ns, decode_ns; /* worker time */
+    uint32_t worst_report;         /* trial_worst of the reports of all nodes that were heard, and of this one */
 };
 
 struct exec_args {
@@ -61,6 +62,7 @@ struct exec_args {
     uint64_t count;
     uint32_t root;
     uint64_t seq;
+    uint32_t report; /* sent with every message, see trial.h */
     void (*done)(void *arg, const struct exec_result *result);
     void *arg;
 };

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "daemon/core/trial.h"
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
 #include "proto/op.h"
@@ -153,6 +154,7 @@ static void post_send(struct exec_work *work, uint64_t hash, bool has_hash) {
                                           .codec = st->codec,
                                           .flags = has_hash ? HEADER_HAS_HASH : 0,
                                           .root = op->args.root,
+                                          .report = op->args.report,
                                           .op_count = op->args.count,
                                           .count = st->count,
                                           .hash = hash};
@@ -230,6 +232,7 @@ static bool finish_recv(struct exec_work *work) {
     const struct fabric_header header = work->recv.header;
     size_t bytes = work->recv.bytes;
     bool good = !op->failed && exec_check_message(op, st, &header, bytes);
+    op->result.worst_report = trial_worst(op->result.worst_report, header.report);
     if (good && st->dst.space == PLAN_SLOT) {
         struct exec_slot *slot = &op->slots[st->dst.index];
         slot->static_bytes = header.static_bytes;
