@@ -113,11 +113,6 @@ VINLINE void v_compact(uint8_t *out, v64 v, v64 codes, v64 code, uint64_t mask) 
         _mm256_storeu_si256((__m256i *)(void *)(out + 32), _mm512_extracti64x4_epi64(packed, 1));
 }
 
-VINLINE v64 v_recode(uint64_t p0, uint64_t p1, v64 l0, v64 l1, v64 l2, const uint8_t *in) {
-    const v64 v = _mm512_mask_mov_epi8(_mm512_mask_mov_epi8(l0, p0, l1), p1, l2);
-    return _mm512_mask_expand_epi8(v, p0 & p1, v_load(in));
-}
-
 VINLINE v64 v_untier(uint64_t p0, uint64_t p1, const uint8_t *in) {
     const v64 v = _mm512_mask_mov_epi8(_mm512_maskz_mov_epi8(p0, v_set1(1)), p1, v_set1(2));
     return _mm512_mask_expand_epi8(v, p0 & p1, v_load(in));
