@@ -296,22 +296,26 @@ GPU_FN uint32_t code_escapes(uint8_t *in, uint32_t n, uint8_t *out, uint32_t out
         const uint32_t page = first + warp;
         uint8_t *const at = in + page * pitch;
         const uint32_t valid = valid16(page * kPage + 16 * lane, n);
-        uint32_t d[4] = {0, 0, 0, 0}, c[4];
-        if (valid) {
-            const uint4 v = *reinterpret_cast<const uint4 *>(at + 16 * lane);
-            d[0] = v.x, d[1] = v.y, d[2] = v.z, d[3] = v.w;
-        }
-        GPU_UNROLL
-        for (int i = 0; i < 4; i++) {
-            const uint32_t x = sub_bytes(d[i], repeat(256 - add)); /* d + add */
-            const uint32_t beyond = full(mark_ge<less + 3>(x));
-            const uint32_t code = sub_bytes(x, repeat(less)) & full(mark_ge<less>(x)); /* 0 below */
-            c[i] = code | beyond;
-        }
-        const uint32_t p0 = gather(c, 0) & valid, p1 = gather(c, 1) & valid, mask = p0 & p1;
-        const uint32_t own = static_cast<uint32_t>(__popc(mask)), sum = scan_warp(own, lane);
-        __syncwarp(); /* all lanes have read */
-        if (page * kPage < n) {
+        uint32_t d[4] = {0, 0, 0, 0}, mask = 0, own = 0, sum = 0;
+        const bool busy = page * kPage < n; /* of the whole warp */
+        if (busy) {
+            if (valid) {
+                const uint4 v = *reinterpret_cast<const uint4 *>(at + 16 * lane);
+                d[0] = v.x, d[1] = v.y, d[2] = v.z, d[3] = v.w;
+            }
+            uint32_t c[4];
+            GPU_UNROLL
+            for (int i = 0; i < 4; i++) {
+                const uint32_t x = sub_bytes(d[i], repeat(256 - add)); /* d + add */
+                const uint32_t beyond = full(mark_ge<less + 3>(x));
+                const uint32_t code = sub_bytes(x, repeat(less)) & full(mark_ge<less>(x)); /* 0 below */
+                c[i] = code | beyond;
+            }
+            const uint32_t p0 = gather(c, 0) & valid, p1 = gather(c, 1) & valid;
+            mask = p0 & p1;
+            own = static_cast<uint32_t>(__popc(mask));
+            sum = scan_warp(own, lane);
+            __syncwarp(); /* all lanes have read */
             reinterpret_cast<uint16_t *>(at)[lane] = static_cast<uint16_t>(p0);
             reinterpret_cast<uint16_t *>(at + ZFMT_PLANE)[lane] = static_cast<uint16_t>(p1);
         }
@@ -320,16 +324,18 @@ GPU_FN uint32_t code_escapes(uint8_t *in, uint32_t n, uint8_t *out, uint32_t out
         __syncthreads();
         uint32_t to = met + sum - own;
         to += before_warp(counts, warp, lane, &met);
-        uint32_t page_to = to / out_page, in_page = to % out_page;
-        GPU_UNROLL
-        for (uint32_t i = 0; i < 16; i++)
-            if (mask >> i & 1) {
-                out[page_to * pitch + in_page] = static_cast<uint8_t>(d[i / 4] >> (8 * (i % 4)));
-                if (++in_page == out_page) {
-                    page_to++;
-                    in_page = 0;
+        if (busy) {
+            uint32_t page_to = to / out_page, in_page = to % out_page;
+            GPU_UNROLL
+            for (uint32_t i = 0; i < 16; i++)
+                if (mask >> i & 1) {
+                    out[page_to * pitch + in_page] = static_cast<uint8_t>(d[i / 4] >> (8 * (i % 4)));
+                    if (++in_page == out_page) {
+                        page_to++;
+                        in_page = 0;
+                    }
                 }
-            }
+        }
         __syncthreads();
     }
     pad_unit(out, met, out_page, pitch);
