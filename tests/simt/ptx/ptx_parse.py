@@ -261,6 +261,7 @@ class Parser:
     def body(self, f):
         self.scopes = [{v.name: v.name for v in f.params + f.rets}]
         self.names = set(self.scopes[0])
+        self.registered = set()  # names that are registers, with or without a percent sign
         while True:
             t = self.peek()
             if t == "{":
@@ -307,10 +308,12 @@ class Parser:
         while True:
             name = self.next()
             if self.accept("<"):
-                f.regs += [(kind, self.declare(f"{name}{i}")) for i in range(self.integer())]
+                found = [self.declare(f"{name}{i}") for i in range(self.integer())]
                 self.expect(">")
             else:
-                f.regs.append((kind, self.declare(name)))
+                found = [self.declare(name)]
+            f.regs += [(kind, unique) for unique in found]
+            self.registered.update(found)
             if not self.accept(","):
                 break
         self.expect(";")
@@ -379,7 +382,7 @@ class Parser:
         if self.peek() in ("+", "-"):
             self.accept("+")
             offset = self.integer()
-        if name is not None and t.startswith("%"):
+        if name is not None and name in self.registered:
             return Operand("reg", name, offset=offset)
         if name is not None:
             return Operand("sym", name, offset=offset)
