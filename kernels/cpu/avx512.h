@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The AVX-512 loops that are written by hand (avx512_bf16.c); ops.h tells what each does.
+ * The AVX-512 loops that are written by hand (avx512_bf16_encode.c, avx512_bf16_decode.c); ops.h tells what each does.
  */
 #ifndef ZIPCCL_KERNELS_CPU_AVX512_H
 #define ZIPCCL_KERNELS_CPU_AVX512_H

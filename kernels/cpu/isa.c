@@ -17,14 +17,12 @@
 static const char *const g_names[CODEC_NUM_ISAS] = {"scalar", "avx2", "avx512"};
 static atomic_int g_current = -1;
 
-const char *codec_isa_name(enum codec_isa isa)
-{
+const char *codec_isa_name(enum codec_isa isa) {
     return (unsigned)isa < CODEC_NUM_ISAS ? g_names[isa] : NULL;
 }
 
 #if defined(__x86_64__)
-static enum codec_isa best_isa(void)
-{
+static enum codec_isa best_isa(void) {
     unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !(c & bit_AVX) || !(c & bit_POPCNT))
         return CODEC_ISA_SCALAR;
@@ -42,19 +40,16 @@ static enum codec_isa best_isa(void)
     return CODEC_ISA_AVX2;
 }
 #else
-static enum codec_isa best_isa(void)
-{
+static enum codec_isa best_isa(void) {
     return CODEC_ISA_SCALAR;
 }
 #endif
 
-bool codec_isa_available(enum codec_isa isa)
-{
+bool codec_isa_available(enum codec_isa isa) {
     return (unsigned)isa < CODEC_NUM_ISAS && isa <= best_isa();
 }
 
-static enum codec_isa choose(void)
-{
+static enum codec_isa choose(void) {
     const char *name = getenv("ZIPCCL_ISA");
     if (!name || !*name)
         return best_isa();
@@ -66,8 +61,7 @@ static enum codec_isa choose(void)
     return best_isa();
 }
 
-enum codec_isa codec_isa_current(void)
-{
+enum codec_isa codec_isa_current(void) {
     int isa = atomic_load_explicit(&g_current, memory_order_relaxed);
     if (isa < 0) {
         int unset = -1;
@@ -78,21 +72,22 @@ enum codec_isa codec_isa_current(void)
     return (enum codec_isa)isa;
 }
 
-bool codec_isa_force(enum codec_isa isa)
-{
+bool codec_isa_force(enum codec_isa isa) {
     if (!codec_isa_available(isa))
         return false;
     atomic_store(&g_current, (int)isa);
     return true;
 }
 
-const struct cpu_ops *cpu_ops_current(void)
-{
+const struct cpu_ops *cpu_ops_current(void) {
     switch (codec_isa_current()) {
 #if defined(__x86_64__)
-    case CODEC_ISA_AVX512: return &cpu_ops_avx512;
-    case CODEC_ISA_AVX2: return &cpu_ops_avx2;
+    case CODEC_ISA_AVX512:
+        return &cpu_ops_avx512;
+    case CODEC_ISA_AVX2:
+        return &cpu_ops_avx2;
 #endif
-    default: return &cpu_ops_scalar;
+    default:
+        return &cpu_ops_scalar;
     }
 }

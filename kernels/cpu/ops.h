@@ -15,8 +15,8 @@
 #include "kernels/model.h"
 
 /* Stores of 64 bytes may go past the last escape by this many. */
-#define OPS_SLOP       128u
-#define OPS_ESCAPES    (ZFMT_GROUP + OPS_SLOP)
+#define OPS_SLOP    128u
+#define OPS_ESCAPES (ZFMT_GROUP + OPS_SLOP)
 
 struct cpu_ops {
     /* Codes `blocks` full blocks (at most a group) in tier: writes their headers, their bodies one after another, and

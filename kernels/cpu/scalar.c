@@ -23,15 +23,13 @@ struct v_parts {
     uint64_t bits[4];
 };
 
-VINLINE v64 v_load(const void *p)
-{
+VINLINE v64 v_load(const void *p) {
     v64 v;
     memcpy(&v, p, sizeof(v));
     return v;
 }
 
-VINLINE void v_store(void *p, v64 v)
-{
+VINLINE void v_store(void *p, v64 v) {
     memcpy(p, &v, sizeof(v));
 }
 
@@ -39,8 +37,7 @@ VINLINE void v_store(void *p, v64 v)
 #define v_fence() (void)0
 
 #define BYTEWISE(name, expression)                                                                                     \
-    VINLINE v64 name(v64 x, v64 y)                                                                                     \
-    {                                                                                                                  \
+    VINLINE v64 name(v64 x, v64 y) {                                                                                   \
         v64 r;                                                                                                         \
         for (unsigned i = 0; i < 64; i++) {                                                                            \
             const uint8_t a = x.b[i], b = y.b[i];                                                                      \
@@ -58,16 +55,14 @@ BYTEWISE(v_is_eq, a == b)
 BYTEWISE(v_is_ge, a >= b)
 BYTEWISE(v_is_bit, (a & b) != 0)
 
-VINLINE v64 v_set1(uint8_t b)
-{
+VINLINE v64 v_set1(uint8_t b) {
     v64 v;
     memset(&v, b, sizeof(v));
     return v;
 }
 
 /* Bytes of 0 or 1 to a mask: the product moves bit 8*i of a word to bit 56 + i. */
-VINLINE uint64_t v_gather(v64 v)
-{
+VINLINE uint64_t v_gather(v64 v) {
     uint64_t mask = 0;
     for (unsigned i = 0; i < 8; i++) {
         uint64_t w;
@@ -78,8 +73,7 @@ VINLINE uint64_t v_gather(v64 v)
 }
 
 /* The inverse: each bit to a byte of 0 or 1. */
-VINLINE v64 v_spread(uint64_t mask)
-{
+VINLINE v64 v_spread(uint64_t mask) {
     v64 v;
     for (unsigned i = 0; i < 8; i++) {
         uint64_t w = (mask >> (8 * i) & 0xff) * 0x0101010101010101ull & 0x8040201008040201ull;
@@ -89,29 +83,24 @@ VINLINE v64 v_spread(uint64_t mask)
     return v;
 }
 
-VINLINE uint64_t v_bit(v64 v, uint8_t m)
-{
+VINLINE uint64_t v_bit(v64 v, uint8_t m) {
     return v_gather(v_is_bit(v, v_set1(m)));
 }
 
-VINLINE uint64_t v_eq(v64 x, v64 y)
-{
+VINLINE uint64_t v_eq(v64 x, v64 y) {
     return v_gather(v_is_eq(x, y));
 }
 
-VINLINE uint64_t v_ge(v64 x, v64 y)
-{
+VINLINE uint64_t v_ge(v64 x, v64 y) {
     return v_gather(v_is_ge(x, y));
 }
 
-VINLINE bool v_same(v64 x, v64 y)
-{
+VINLINE bool v_same(v64 x, v64 y) {
     return memcmp(&x, &y, sizeof(x)) == 0;
 }
 
 /* The accumulator's first four bytes are the sum. */
-VINLINE v64 v_sad(v64 acc, v64 v)
-{
+VINLINE v64 v_sad(v64 acc, v64 v) {
     uint32_t sum;
     memcpy(&sum, acc.b, 4);
     for (unsigned i = 0; i < 64; i++)
@@ -120,15 +109,13 @@ VINLINE v64 v_sad(v64 acc, v64 v)
     return acc;
 }
 
-VINLINE unsigned v_hsum(v64 acc)
-{
+VINLINE unsigned v_hsum(v64 acc) {
     uint32_t sum;
     memcpy(&sum, acc.b, 4);
     return sum;
 }
 
-VINLINE v64 v_swap(v64 v, uint8_t b)
-{
+VINLINE v64 v_swap(v64 v, uint8_t b) {
     for (unsigned i = 0; i < 64; i++)
         v.b[i] = v.b[i] == 0 ? b : v.b[i] == b ? 0 : v.b[i];
     return v;
@@ -137,23 +124,20 @@ VINLINE v64 v_swap(v64 v, uint8_t b)
 #define v_both(p0, p1, d, three)  ((p0) & (p1))
 #define v_none(p0, p1, p2, codes) (~((p0) | (p1) | (p2)))
 
-VINLINE void v_compact(uint8_t *out, v64 v, v64 codes, v64 code, uint64_t mask)
-{
+VINLINE void v_compact(uint8_t *out, v64 v, v64 codes, v64 code, uint64_t mask) {
     (void)codes;
     (void)code;
     for (; mask; mask &= mask - 1)
         *out++ = v.b[__builtin_ctzll(mask)];
 }
 
-VINLINE v64 v_expand(v64 v, uint64_t mask, const uint8_t *in)
-{
+VINLINE v64 v_expand(v64 v, uint64_t mask, const uint8_t *in) {
     for (; mask; mask &= mask - 1)
         v.b[__builtin_ctzll(mask)] = *in++;
     return v;
 }
 
-VINLINE v64 v_recode(uint64_t p0, uint64_t p1, v64 l0, v64 l1, v64 l2, const uint8_t *in)
-{
+VINLINE v64 v_recode(uint64_t p0, uint64_t p1, v64 l0, v64 l1, v64 l2, const uint8_t *in) {
     const v64 a = v_spread(p0), b = v_spread(p1);
     v64 v;
     for (unsigned i = 0; i < 64; i++)
@@ -161,8 +145,7 @@ VINLINE v64 v_recode(uint64_t p0, uint64_t p1, v64 l0, v64 l1, v64 l2, const uin
     return v_expand(v, p0 & p1, in);
 }
 
-VINLINE v64 v_untier(uint64_t p0, uint64_t p1, const uint8_t *in)
-{
+VINLINE v64 v_untier(uint64_t p0, uint64_t p1, const uint8_t *in) {
     const v64 a = v_spread(p0), b = v_spread(p1);
     v64 v;
     for (unsigned i = 0; i < 64; i++)
@@ -170,8 +153,7 @@ VINLINE v64 v_untier(uint64_t p0, uint64_t p1, const uint8_t *in)
     return v_expand(v, p0 & p1, in);
 }
 
-VINLINE v64 v_untop7(uint64_t p0, uint64_t p1, uint64_t p2, v64 top, bool zero, uint8_t swapped, const uint8_t *in)
-{
+VINLINE v64 v_untop7(uint64_t p0, uint64_t p1, uint64_t p2, v64 top, bool zero, uint8_t swapped, const uint8_t *in) {
     const v64 a = v_spread(p0), b = v_spread(p1), c = v_spread(p2);
     v64 v;
     for (unsigned i = 0; i < 64; i++)
@@ -179,8 +161,7 @@ VINLINE v64 v_untop7(uint64_t p0, uint64_t p1, uint64_t p2, v64 top, bool zero, 
     return v_expand(zero ? v_swap(v, swapped) : v, ~(p0 | p1 | p2), in);
 }
 
-VINLINE void v_split(enum layout_kind kind, const uint8_t *src, struct v_parts *x)
-{
+VINLINE void v_split(enum layout_kind kind, const uint8_t *src, struct v_parts *x) {
     const unsigned bits = layout_bit_planes(kind);
     v64 high;
     if (kind == KIND_FP32) {
@@ -213,8 +194,7 @@ VINLINE void v_split(enum layout_kind kind, const uint8_t *src, struct v_parts *
         x->bits[p] = v_bit(high, (uint8_t)(1u << p));
 }
 
-VINLINE void v_join(enum layout_kind kind, const struct v_parts *x, v64 out[4])
-{
+VINLINE void v_join(enum layout_kind kind, const struct v_parts *x, v64 out[4]) {
     const unsigned bits = layout_bit_planes(kind);
     if (kind == KIND_FP32) {
         for (unsigned i = 0; i < 64; i++) {

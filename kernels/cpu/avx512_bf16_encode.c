@@ -1,24 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The codec's loops for BF16 on AVX-512, by hand, and the passes over escapes. What loops.h does in steps is one
+ * The encoder's loops for BF16 on AVX-512, by hand, and its passes over escapes. What loops.h does in steps is one
  * pipeline here: while a block's codes are made, the next one is split into its exponents and remainders, so that the
  * sums that its base needs are ready in time. A block's eight rows of 64 exponents stay in registers.
  */
-#include "kernels/cpu/avx512.h"
+#include "kernels/cpu/avx512_bf16.h"
 
-#include <immintrin.h>
-#include <string.h>
-
-#define INLINE   static inline __attribute__((always_inline))
-#define RARE(c)  __builtin_expect(!!(c), 0)
-#define EACH8(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-
-typedef __m512i v64;
+#define RARE(c) __builtin_expect(!!(c), 0)
 
 enum {
-    STEP = 2 * ZFMT_BLOCK,                   /* bytes of a block's values */
-    TIER_BODY = 2 * ZFMT_PLANE + ZFMT_BLOCK, /* of its coded body */
-    TOP7_BODY = 3 * ZFMT_PLANE + ZFMT_BLOCK,
     TIER_BUDGET = STEP - TIER_BODY - ZFMT_TIER_MARGIN,
     TIER_SURE = TIER_BUDGET * 2 / 3, /* so many escapes never cost more than the budget */
     TOP7_BUDGET = STEP - TOP7_BODY - ZFMT_TIER_MARGIN
@@ -32,18 +22,10 @@ static const uint8_t g_pick[2][64] __attribute__((aligned(64))) = {
     {1,  3,  5,  7,  9,  11, 13,  15,  17,  19,  21,  23,  25,  27,  29,  31,  33,  35,  37,  39, 41, 43,
      45, 47, 49, 51, 53, 55, 57,  59,  61,  63,  65,  67,  69,  71,  73,  75,  77,  79,  81,  83, 85, 87,
      89, 91, 93, 95, 97, 99, 101, 103, 105, 107, 109, 111, 113, 115, 117, 119, 121, 123, 125, 127}};
-/* Bytes of two registers in turn, the first 32 and the last 32 of each. */
-static const uint8_t g_weave[2][64] __attribute__((aligned(64))) = {
-    {0,  64, 1,  65, 2,  66, 3,  67, 4,  68, 5,  69, 6,  70, 7,  71, 8,  72, 9,  73, 10, 74,
-     11, 75, 12, 76, 13, 77, 14, 78, 15, 79, 16, 80, 17, 81, 18, 82, 19, 83, 20, 84, 21, 85,
-     22, 86, 23, 87, 24, 88, 25, 89, 26, 90, 27, 91, 28, 92, 29, 93, 30, 94, 31, 95},
-    {32, 96,  33, 97,  34, 98,  35, 99,  36, 100, 37, 101, 38, 102, 39, 103, 40, 104, 41, 105, 42, 106,
-     43, 107, 44, 108, 45, 109, 46, 110, 47, 111, 48, 112, 49, 113, 50, 114, 51, 115, 52, 116, 53, 117,
-     54, 118, 55, 119, 56, 120, 57, 121, 58, 122, 59, 123, 60, 124, 61, 125, 62, 126, 63, 127}};
 
 /* Planes and codes are bit matrices, transposed 8 by 8. Tier packs the codes of four rows into bytes, two bits a row; a
  * qword of the transpose then has byte p of row r at 2 * r + p. g_plane gathers plane p of eight rows from two of
- * them, g_unplane goes back (with the bytes in the order that the transposing instruction wants). */
+ * them. */
 static const uint8_t g_plane[2][64] __attribute__((aligned(64))) = {
     {0,  8,   16,  24,  32, 40, 48, 56, 2,   10,  18,  26,  34, 42, 50, 58,  4,   12,  20,  28, 36, 44,
      52, 60,  6,   14,  22, 30, 38, 46, 54,  62,  64,  72,  80, 88, 96, 104, 112, 120, 66,  74, 82, 90,
@@ -51,15 +33,7 @@ static const uint8_t g_plane[2][64] __attribute__((aligned(64))) = {
     {1,  9,   17,  25,  33, 41, 49, 57, 3,   11,  19,  27,  35, 43, 51, 59,  5,   13,  21,  29, 37, 45,
      53, 61,  7,   15,  23, 31, 39, 47, 55,  63,  65,  73,  81, 89, 97, 105, 113, 121, 67,  75, 83, 91,
      99, 107, 115, 123, 69, 77, 85, 93, 101, 109, 117, 125, 71, 79, 87, 95,  103, 111, 119, 127}};
-static const uint8_t g_unplane[2][64] __attribute__((aligned(64))) = {
-    {88, 24, 80, 16, 72, 8,  64, 0,  89, 25, 81, 17, 73, 9,  65, 1,  90, 26, 82, 18, 74, 10,
-     66, 2,  91, 27, 83, 19, 75, 11, 67, 3,  92, 28, 84, 20, 76, 12, 68, 4,  93, 29, 85, 21,
-     77, 13, 69, 5,  94, 30, 86, 22, 78, 14, 70, 6,  95, 31, 87, 23, 79, 15, 71, 7},
-    {120, 56, 112, 48, 104, 40, 96,  32, 121, 57, 113, 49, 105, 41, 97,  33, 122, 58, 114, 50, 106, 42,
-     98,  34, 123, 59, 115, 51, 107, 43, 99,  35, 124, 60, 116, 52, 108, 44, 100, 36, 125, 61, 117, 53,
-     109, 45, 101, 37, 126, 62, 118, 54, 110, 46, 102, 38, 127, 63, 119, 55, 111, 47, 103, 39}};
-/* top7 packs two rows, four bits a row: planes 0 and 1, then twice plane 2, of four rows; and back, from g_unplane's
- * result and plane 2 (bit 3 is a copy of bit 2). */
+/* top7 packs two rows, four bits a row: planes 0 and 1, then twice plane 2, of four rows. */
 static const uint8_t g_plane3[2][64] __attribute__((aligned(64))) = {
     {0,   8,   16, 24, 32, 40, 48,  56,  4,   12,  20,  28,  36, 44, 52, 60, 64,  72,  80,  88, 96, 104,
      112, 120, 68, 76, 84, 92, 100, 108, 116, 124, 1,   9,   17, 25, 33, 41, 49,  57,  5,   13, 21, 29,
@@ -67,48 +41,9 @@ static const uint8_t g_plane3[2][64] __attribute__((aligned(64))) = {
     {2,   10,  18, 26, 34, 42, 50,  58,  6,   14,  22,  30,  38, 46, 54, 62, 66,  74,  82,  90, 98, 106,
      114, 122, 70, 78, 86, 94, 102, 110, 118, 126, 2,   10,  18, 26, 34, 42, 50,  58,  6,   14, 22, 30,
      38,  46,  54, 62, 66, 74, 82,  90,  98,  106, 114, 122, 70, 78, 86, 94, 102, 110, 118, 126}};
-static const uint8_t g_unplane3[4][64] __attribute__((aligned(64))) = {
-    {72, 72, 4,  5,  64, 64, 6,  7,  73, 73, 12, 13, 65, 65, 14, 15, 74, 74, 20, 21, 66, 66,
-     22, 23, 75, 75, 28, 29, 67, 67, 30, 31, 76, 76, 36, 37, 68, 68, 38, 39, 77, 77, 44, 45,
-     69, 69, 46, 47, 78, 78, 52, 53, 70, 70, 54, 55, 79, 79, 60, 61, 71, 71, 62, 63},
-    {88, 88, 0,  1,  80, 80, 2,  3,  89, 89, 8,  9,  81, 81, 10, 11, 90, 90, 16, 17, 82, 82,
-     18, 19, 91, 91, 24, 25, 83, 83, 26, 27, 92, 92, 32, 33, 84, 84, 34, 35, 93, 93, 40, 41,
-     85, 85, 42, 43, 94, 94, 48, 49, 86, 86, 50, 51, 95, 95, 56, 57, 87, 87, 58, 59},
-    {104, 104, 4,   5,   96,  96,  6,  7,  105, 105, 12,  13,  97,  97,  14,  15,  106, 106, 20,  21,  98, 98,
-     22,  23,  107, 107, 28,  29,  99, 99, 30,  31,  108, 108, 36,  37,  100, 100, 38,  39,  109, 109, 44, 45,
-     101, 101, 46,  47,  110, 110, 52, 53, 102, 102, 54,  55,  111, 111, 60,  61,  103, 103, 62,  63},
-    {120, 120, 0,   1,   112, 112, 2,   3,   121, 121, 8,   9,   113, 113, 10,  11,  122, 122, 16,  17,  114, 114,
-     18,  19,  123, 123, 24,  25,  115, 115, 26,  27,  124, 124, 32,  33,  116, 116, 34,  35,  125, 125, 40,  41,
-     117, 117, 42,  43,  126, 126, 48,  49,  118, 118, 50,  51,  127, 127, 56,  57,  119, 119, 58,  59}};
-
-INLINE v64 set1(unsigned b) {
-    return _mm512_set1_epi8((char)b);
-}
-
-INLINE v64 load(const void *p) {
-    return _mm512_loadu_si512(p);
-}
-
-INLINE void put(void *p, v64 v, bool stream) {
-    if (stream)
-        _mm512_stream_si512(p, v);
-    else
-        _mm512_storeu_si512(p, v);
-}
 
 INLINE unsigned count(__mmask64 m) {
     return (unsigned)__builtin_popcountll(_cvtmask64_u64(m));
-}
-
-INLINE uint64_t get_word(const uint8_t *p) {
-    uint64_t w;
-    memcpy(&w, p, 8);
-    return w;
-}
-
-INLINE void copy_block(uint8_t *dst, const uint8_t *src, bool stream) {
-    for (unsigned i = 0; i < STEP; i += 64)
-        put(dst + i, load(src + i), stream);
 }
 
 /* Row i of a block: its exponents; the remainders go to the body's byte plane. */
@@ -119,14 +54,6 @@ INLINE v64 split(const uint8_t *src, unsigned i, uint8_t *plane, bool stream) {
     if (plane)
         put(plane + 64 * i, _mm512_permutex2var_epi8(a, load(g_pick[0]), b), stream);
     return _mm512_permutex2var_epi8(a, load(g_pick[1]), b);
-}
-
-INLINE void join(v64 e, const uint8_t *plane, unsigned i, uint8_t *dst, bool stream) {
-    const v64 r = load(plane + 64 * i);
-    const v64 a = _mm512_permutex2var_epi8(r, load(g_weave[0]), e),
-              b = _mm512_permutex2var_epi8(r, load(g_weave[1]), e);
-    put(dst + 128 * i, _mm512_shldi_epi16(a, a, 15), stream);
-    put(dst + 128 * i + 64, _mm512_shldi_epi16(b, b, 15), stream);
 }
 
 /* Step 2 of the rule: the guess in every byte. */
@@ -148,22 +75,12 @@ INLINE unsigned first_byte(v64 v) {
     return (unsigned)_mm_cvtsi128_si32(_mm512_castsi512_si128(v)) & 0xff;
 }
 
-INLINE v64 swap(v64 v, v64 b) {
-    const __mmask64 is_zero = _mm512_testn_epi8_mask(v, v), is_b = _mm512_cmpeq_epi8_mask(v, b);
-    return _mm512_mask_mov_epi8(_mm512_maskz_mov_epi8(~is_b, v), is_zero, b);
-}
-
 /* Bit matrices of 8 by 8 transposed: byte k of a qword gets bit k of its bytes, the first byte's lowest. */
 INLINE v64 transpose(v64 v) {
     const v64 back = _mm512_set_epi64(0x08090a0b0c0d0e0f, 0x0001020304050607, 0x08090a0b0c0d0e0f, 0x0001020304050607,
                                       0x08090a0b0c0d0e0f, 0x0001020304050607, 0x08090a0b0c0d0e0f, 0x0001020304050607);
     return _mm512_gf2p8affine_epi64_epi8(_mm512_set1_epi64((long long)0x8040201008040201ull),
                                          _mm512_shuffle_epi8(v, back), 0);
-}
-
-/* The same for bytes that are in the opposite order already. */
-INLINE v64 transpose_reversed(v64 v) {
-    return _mm512_gf2p8affine_epi64_epi8(_mm512_set1_epi64((long long)0x8040201008040201ull), v, 0);
 }
 
 /* The bytes of v in mask to out; returns their count. The upper half of a store is for more than `half` of them: 32, or
@@ -427,85 +344,6 @@ size_t avx512_bf16_tier_encode(const uint8_t *src, unsigned blocks, struct zfmt_
     return r;
 }
 
-/* ---- tier, decode ---- */
-
-/* Planes 0 and 1 of eight rows as bit matrices of four rows each. */
-INLINE void get_planes(const uint8_t *plane0, const uint8_t *plane1, v64 matrix[2]) {
-    const v64 p0 = load(plane0), p1 = load(plane1);
-    matrix[0] = _mm512_permutex2var_epi8(p0, load(g_unplane[0]), p1);
-    matrix[1] = _mm512_permutex2var_epi8(p0, load(g_unplane[1]), p1);
-}
-
-/* Codes of four rows in bytes, two bits a row. */
-INLINE void get_codes(const uint8_t *plane0, const uint8_t *plane1, v64 packed[2]) {
-    get_planes(plane0, plane1, packed);
-    packed[0] = transpose_reversed(packed[0]);
-    packed[1] = transpose_reversed(packed[1]);
-}
-
-INLINE v64 code_of(const v64 packed[2], unsigned i) {
-    return _mm512_and_si512(_mm512_srli_epi16(packed[i / 4], 2 * (i % 4)), set1(3));
-}
-
-/* v with the next bytes of in where the code is 3. */
-INLINE v64 with_escapes(v64 v, v64 code, const uint8_t *in) {
-    return _mm512_mask_expand_epi8(v, _mm512_cmpeq_epi8_mask(code, set1(3)), load(in));
-}
-
-INLINE unsigned escapes_of(const uint8_t *plane0, const uint8_t *plane1, unsigned i) {
-    return (unsigned)__builtin_popcountll(get_word(plane0 + 8 * i) & get_word(plane1 + 8 * i));
-}
-
-INLINE unsigned decode_block(unsigned base, bool zero, const uint8_t *body, const uint8_t *escapes, uint8_t *dst,
-                             bool stream) {
-    const v64 top = set1(base + (unsigned)zero);
-    v64 packed[2];
-    unsigned n = 0;
-    get_codes(body, body + ZFMT_PLANE, packed);
-#define ROW(i)                                                                                                         \
-    {                                                                                                                  \
-        const v64 c = code_of(packed, i), e = _mm512_sub_epi8(top, with_escapes(c, c, escapes + n));                   \
-        join(zero ? swap(e, top) : e, body + 2 * ZFMT_PLANE, i, dst, stream);                                          \
-        n += escapes_of(body, body + ZFMT_PLANE, i);                                                                   \
-    }
-    EACH8(ROW)
-#undef ROW
-    return n;
-}
-
-INLINE unsigned tier_decode(const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
-                            const uint8_t *escapes, uint8_t *dst, bool stream) {
-    unsigned n = 0;
-    for (unsigned b = 0; b < blocks; b++, dst += STEP) {
-        const unsigned mode = heads[b].mode;
-        if (__builtin_expect(mode == ZFMT_TIER, 1)) {
-            n += decode_block(heads[b].base, false, body, escapes + n, dst, stream);
-        } else if (mode == ZFMT_TIER_ZERO) {
-            n += decode_block(heads[b].base, true, body, escapes + n, dst, stream);
-        } else if (mode == ZFMT_RAW) {
-            copy_block(dst, body, stream);
-        } else {
-            uint16_t value = 0;
-            if (mode == ZFMT_CONST)
-                memcpy(&value, body, 2);
-            const v64 v = _mm512_set1_epi16((short)value);
-            for (unsigned i = 0; i < STEP; i += 64)
-                put(dst + i, v, stream);
-        }
-        body += layout_body(KIND_BF16, mode);
-    }
-    return n;
-}
-
-unsigned avx512_bf16_tier_decode(const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
-                                 const uint8_t *escapes, uint8_t *dst, bool stream) {
-    if (!stream)
-        return tier_decode(heads, blocks, body, escapes, dst, false);
-    const unsigned r = tier_decode(heads, blocks, body, escapes, dst, true);
-    _mm_sfence();
-    return r;
-}
-
 /* ---- top7 ---- */
 
 /* The codes of eight rows, packed in pairs, as planes. */
@@ -570,65 +408,6 @@ size_t avx512_bf16_top7_encode(const uint8_t *src, unsigned blocks, struct zfmt_
     return r;
 }
 
-INLINE unsigned top7_decode(const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
-                            const uint8_t *escapes, uint8_t *dst, bool stream, unsigned base, bool zero) {
-    /* The exponents of the codes; bit 3 of an index copies bit 2. */
-    _Alignas(64) uint8_t values[16];
-    for (unsigned i = 0; i < 16; i++)
-        values[i] = (uint8_t)(base + 1 + zero - i % 8);
-    for (unsigned i = 0; zero && i < 16; i++)
-        values[i] = i % 8 == 1 ? 0 : values[i] == 0 ? (uint8_t)(base + 1) : values[i];
-    memcpy(values + 12, values + 4, 4);
-    const v64 table = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)(const void *)values));
-    unsigned n = 0;
-    for (unsigned b = 0; b < blocks; b++, dst += STEP) {
-        if (heads[b].mode == ZFMT_RAW) {
-            copy_block(dst, body, stream);
-            body += STEP;
-            continue;
-        }
-        const v64 p2 = load(body + 2 * ZFMT_PLANE), nibble = set1(0xf);
-        v64 matrix[2];
-        get_planes(body, body + ZFMT_PLANE, matrix);
-#define PAIR(i) const v64 t##i = transpose_reversed(_mm512_permutex2var_epi8(matrix[(i) / 2], load(g_unplane3[i]), p2));
-        PAIR(0)
-        PAIR(1)
-        PAIR(2)
-        PAIR(3)
-#undef PAIR
-#define ROW(i, t)                                                                                                      \
-    {                                                                                                                  \
-        const v64 c = _mm512_and_si512((i) % 2 ? _mm512_srli_epi16(t, 4) : t, nibble);                                 \
-        const v64 e =                                                                                                  \
-            _mm512_mask_expand_epi8(_mm512_shuffle_epi8(table, c), _mm512_testn_epi8_mask(c, c), load(escapes + n));   \
-        join(e, body + 3 * ZFMT_PLANE, i, dst, stream);                                                                \
-        n += (unsigned)__builtin_popcountll(~(get_word(body + 8 * (i)) | get_word(body + ZFMT_PLANE + 8 * (i)) |       \
-                                              get_word(body + 2 * ZFMT_PLANE + 8 * (i))));                             \
-    }
-        ROW(0, t0)
-        ROW(1, t0)
-        ROW(2, t1)
-        ROW(3, t1)
-        ROW(4, t2)
-        ROW(5, t2)
-        ROW(6, t3) ROW(7, t3)
-#undef ROW
-            body += TOP7_BODY;
-    }
-    return n;
-}
-
-unsigned avx512_bf16_top7_decode(const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
-                                 const uint8_t *escapes, uint8_t *dst, bool stream, struct model_window w) {
-    if (!stream)
-        return w.zero ? top7_decode(heads, blocks, body, escapes, dst, false, w.base, true)
-                      : top7_decode(heads, blocks, body, escapes, dst, false, w.base, false);
-    const unsigned r = w.zero ? top7_decode(heads, blocks, body, escapes, dst, true, w.base, true)
-                              : top7_decode(heads, blocks, body, escapes, dst, true, w.base, false);
-    _mm_sfence();
-    return r;
-}
-
 /* ---- the passes over escapes, for every dtype ---- */
 
 /* On d itself, as in loops.h: code = min(subs(d + add, less), 3). */
@@ -667,37 +446,4 @@ INLINE unsigned compact_pass(const uint8_t *in, unsigned n, uint8_t *plane0, uin
 
 unsigned avx512_compact(unsigned tier, const uint8_t *in, unsigned n, uint8_t *plane0, uint8_t *plane1, uint8_t *out) {
     return tier == 2 ? compact_pass(in, n, plane0, plane1, out, 1, 3) : compact_pass(in, n, plane0, plane1, out, 2, 6);
-}
-
-INLINE unsigned expand_pass(const uint8_t *plane0, const uint8_t *plane1, unsigned n, const uint8_t *in, uint8_t *out,
-                            unsigned value0, unsigned value1, unsigned value2) {
-    const v64 table = _mm512_set1_epi32((int)(value0 | value1 << 8 | value2 << 16));
-    unsigned met = 0, i = 0;
-    for (; i + ZFMT_BLOCK <= n; i += ZFMT_BLOCK) {
-        v64 packed[2];
-        get_codes(plane0 + i / 8, plane1 + i / 8, packed);
-#define ROW(k)                                                                                                         \
-    {                                                                                                                  \
-        const v64 c = code_of(packed, k);                                                                              \
-        _mm512_storeu_si512(out + i + 64 * (k), with_escapes(_mm512_shuffle_epi8(table, c), c, in + met));             \
-        met += escapes_of(plane0 + i / 8, plane1 + i / 8, k);                                                          \
-    }
-        EACH8(ROW)
-#undef ROW
-    }
-    const v64 v0 = set1(value0), v1 = set1(value1), v2 = set1(value2);
-    for (; i < n; i += 64) {
-        const uint64_t valid = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
-        const uint64_t p0 = get_word(plane0 + i / 8), p1 = get_word(plane1 + i / 8), escape = p0 & p1 & valid;
-        const v64 v = _mm512_mask_mov_epi8(_mm512_mask_mov_epi8(v0, p0, v1), p1, v2);
-        _mm512_storeu_si512(out + i, _mm512_mask_expand_epi8(v, escape, load(in + met)));
-        met += (unsigned)__builtin_popcountll(escape);
-    }
-    return met;
-}
-
-unsigned avx512_expand(unsigned tier, const uint8_t *plane0, const uint8_t *plane1, unsigned n, const uint8_t *in,
-                       uint8_t *out) {
-    return tier == 2 ? expand_pass(plane0, plane1, n, in, out, 255, 3, 4)
-                     : expand_pass(plane0, plane1, n, in, out, 254, 5, 6);
 }

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The decoder's loops for BF16 on AVX-512, by hand, and its passes over escapes. Codes come from their planes as bit
+ * matrices of 8 by 8 that are transposed.
+ */
+#include "kernels/cpu/avx512_bf16.h"
+
+/* Bytes of two registers in turn, the first 32 and the last 32 of each. */
+static const uint8_t g_weave[2][64] __attribute__((aligned(64))) = {
+    {0,  64, 1,  65, 2,  66, 3,  67, 4,  68, 5,  69, 6,  70, 7,  71, 8,  72, 9,  73, 10, 74,
+     11, 75, 12, 76, 13, 77, 14, 78, 15, 79, 16, 80, 17, 81, 18, 82, 19, 83, 20, 84, 21, 85,
+     22, 86, 23, 87, 24, 88, 25, 89, 26, 90, 27, 91, 28, 92, 29, 93, 30, 94, 31, 95},
+    {32, 96,  33, 97,  34, 98,  35, 99,  36, 100, 37, 101, 38, 102, 39, 103, 40, 104, 41, 105, 42, 106,
+     43, 107, 44, 108, 45, 109, 46, 110, 47, 111, 48, 112, 49, 113, 50, 114, 51, 115, 52, 116, 53, 117,
+     54, 118, 55, 119, 56, 120, 57, 121, 58, 122, 59, 123, 60, 124, 61, 125, 62, 126, 63, 127}};
+
+/* The opposite of the encoder's g_plane: planes 0 and 1 of eight rows as bit matrices of four rows each, two bits a row
+ * (with the bytes in the order that the transposing instruction wants). */
+static const uint8_t g_unplane[2][64] __attribute__((aligned(64))) = {
+    {88, 24, 80, 16, 72, 8,  64, 0,  89, 25, 81, 17, 73, 9,  65, 1,  90, 26, 82, 18, 74, 10,
+     66, 2,  91, 27, 83, 19, 75, 11, 67, 3,  92, 28, 84, 20, 76, 12, 68, 4,  93, 29, 85, 21,
+     77, 13, 69, 5,  94, 30, 86, 22, 78, 14, 70, 6,  95, 31, 87, 23, 79, 15, 71, 7},
+    {120, 56, 112, 48, 104, 40, 96,  32, 121, 57, 113, 49, 105, 41, 97,  33, 122, 58, 114, 50, 106, 42,
+     98,  34, 123, 59, 115, 51, 107, 43, 99,  35, 124, 60, 116, 52, 108, 44, 100, 36, 125, 61, 117, 53,
+     109, 45, 101, 37, 126, 62, 118, 54, 110, 46, 102, 38, 127, 63, 119, 55, 111, 47, 103, 39}};
+/* For top7, from g_unplane's result and plane 2: four bits a row (bit 3 is a copy of bit 2). */
+static const uint8_t g_unplane3[4][64] __attribute__((aligned(64))) = {
+    {72, 72, 4,  5,  64, 64, 6,  7,  73, 73, 12, 13, 65, 65, 14, 15, 74, 74, 20, 21, 66, 66,
+     22, 23, 75, 75, 28, 29, 67, 67, 30, 31, 76, 76, 36, 37, 68, 68, 38, 39, 77, 77, 44, 45,
+     69, 69, 46, 47, 78, 78, 52, 53, 70, 70, 54, 55, 79, 79, 60, 61, 71, 71, 62, 63},
+    {88, 88, 0,  1,  80, 80, 2,  3,  89, 89, 8,  9,  81, 81, 10, 11, 90, 90, 16, 17, 82, 82,
+     18, 19, 91, 91, 24, 25, 83, 83, 26, 27, 92, 92, 32, 33, 84, 84, 34, 35, 93, 93, 40, 41,
+     85, 85, 42, 43, 94, 94, 48, 49, 86, 86, 50, 51, 95, 95, 56, 57, 87, 87, 58, 59},
+    {104, 104, 4,   5,   96,  96,  6,  7,  105, 105, 12,  13,  97,  97,  14,  15,  106, 106, 20,  21,  98, 98,
+     22,  23,  107, 107, 28,  29,  99, 99, 30,  31,  108, 108, 36,  37,  100, 100, 38,  39,  109, 109, 44, 45,
+     101, 101, 46,  47,  110, 110, 52, 53, 102, 102, 54,  55,  111, 111, 60,  61,  103, 103, 62,  63},
+    {120, 120, 0,   1,   112, 112, 2,   3,   121, 121, 8,   9,   113, 113, 10,  11,  122, 122, 16,  17,  114, 114,
+     18,  19,  123, 123, 24,  25,  115, 115, 26,  27,  124, 124, 32,  33,  116, 116, 34,  35,  125, 125, 40,  41,
+     117, 117, 42,  43,  126, 126, 48,  49,  118, 118, 50,  51,  127, 127, 56,  57,  119, 119, 58,  59}};
+
+INLINE uint64_t get_word(const uint8_t *p) {
+    uint64_t w;
+    memcpy(&w, p, 8);
+    return w;
+}
+
+INLINE void join(v64 e, const uint8_t *plane, unsigned i, uint8_t *dst, bool stream) {
+    const v64 r = load(plane + 64 * i);
+    const v64 a = _mm512_permutex2var_epi8(r, load(g_weave[0]), e),
+              b = _mm512_permutex2var_epi8(r, load(g_weave[1]), e);
+    put(dst + 128 * i, _mm512_shldi_epi16(a, a, 15), stream);
+    put(dst + 128 * i + 64, _mm512_shldi_epi16(b, b, 15), stream);
+}
+
+/* ---- tier, decode ---- */
+
+/* Planes 0 and 1 of eight rows as bit matrices of four rows each. */
+INLINE void get_planes(const uint8_t *plane0, const uint8_t *plane1, v64 matrix[2]) {
+    const v64 p0 = load(plane0), p1 = load(plane1);
+    matrix[0] = _mm512_permutex2var_epi8(p0, load(g_unplane[0]), p1);
+    matrix[1] = _mm512_permutex2var_epi8(p0, load(g_unplane[1]), p1);
+}
+
+/* Codes of four rows in bytes, two bits a row. */
+INLINE void get_codes(const uint8_t *plane0, const uint8_t *plane1, v64 packed[2]) {
+    get_planes(plane0, plane1, packed);
+    packed[0] = transpose_reversed(packed[0]);
+    packed[1] = transpose_reversed(packed[1]);
+}
+
+INLINE v64 code_of(const v64 packed[2], unsigned i) {
+    return _mm512_and_si512(_mm512_srli_epi16(packed[i / 4], 2 * (i % 4)), set1(3));
+}
+
+/* v with the next bytes of in where the code is 3. */
+INLINE v64 with_escapes(v64 v, v64 code, const uint8_t *in) {
+    return _mm512_mask_expand_epi8(v, _mm512_cmpeq_epi8_mask(code, set1(3)), load(in));
+}
+
+INLINE unsigned escapes_of(const uint8_t *plane0, const uint8_t *plane1, unsigned i) {
+    return (unsigned)__builtin_popcountll(get_word(plane0 + 8 * i) & get_word(plane1 + 8 * i));
+}
+
+INLINE unsigned decode_block(unsigned base, bool zero, const uint8_t *body, const uint8_t *escapes, uint8_t *dst,
+                             bool stream) {
+    const v64 top = set1(base + (unsigned)zero);
+    v64 packed[2];
+    unsigned n = 0;
+    get_codes(body, body + ZFMT_PLANE, packed);
+#define ROW(i)                                                                                                         \
+    {                                                                                                                  \
+        const v64 c = code_of(packed, i), e = _mm512_sub_epi8(top, with_escapes(c, c, escapes + n));                   \
+        join(zero ? swap(e, top) : e, body + 2 * ZFMT_PLANE, i, dst, stream);                                          \
+        n += escapes_of(body, body + ZFMT_PLANE, i);                                                                   \
+    }
+    EACH8(ROW)
+#undef ROW
+    return n;
+}
+
+INLINE unsigned tier_decode(const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
+                            const uint8_t *escapes, uint8_t *dst, bool stream) {
+    unsigned n = 0;
+    for (unsigned b = 0; b < blocks; b++, dst += STEP) {
+        const unsigned mode = heads[b].mode;
+        if (__builtin_expect(mode == ZFMT_TIER, 1)) {
+            n += decode_block(heads[b].base, false, body, escapes + n, dst, stream);
+        } else if (mode == ZFMT_TIER_ZERO) {
+            n += decode_block(heads[b].base, true, body, escapes + n, dst, stream);
+        } else if (mode == ZFMT_RAW) {
+            copy_block(dst, body, stream);
+        } else {
+            uint16_t value = 0;
+            if (mode == ZFMT_CONST)
+                memcpy(&value, body, 2);
+            const v64 v = _mm512_set1_epi16((short)value);
+            for (unsigned i = 0; i < STEP; i += 64)
+                put(dst + i, v, stream);
+        }
+        body += layout_body(KIND_BF16, mode);
+    }
+    return n;
+}
+
+unsigned avx512_bf16_tier_decode(const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
+                                 const uint8_t *escapes, uint8_t *dst, bool stream) {
+    if (!stream)
+        return tier_decode(heads, blocks, body, escapes, dst, false);
+    const unsigned r = tier_decode(heads, blocks, body, escapes, dst, true);
+    _mm_sfence();
+    return r;
+}
+
+INLINE unsigned top7_decode(const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
+                            const uint8_t *escapes, uint8_t *dst, bool stream, unsigned base, bool zero) {
+    /* The exponents of the codes; bit 3 of an index copies bit 2. */
+    _Alignas(64) uint8_t values[16];
+    for (unsigned i = 0; i < 16; i++)
+        values[i] = (uint8_t)(base + 1 + zero - i % 8);
+    for (unsigned i = 0; zero && i < 16; i++)
+        values[i] = i % 8 == 1 ? 0 : values[i] == 0 ? (uint8_t)(base + 1) : values[i];
+    memcpy(values + 12, values + 4, 4);
+    const v64 table = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)(const void *)values));
+    unsigned n = 0;
+    for (unsigned b = 0; b < blocks; b++, dst += STEP) {
+        if (heads[b].mode == ZFMT_RAW) {
+            copy_block(dst, body, stream);
+            body += STEP;
+            continue;
+        }
+        const v64 p2 = load(body + 2 * ZFMT_PLANE), nibble = set1(0xf);
+        v64 matrix[2];
+        get_planes(body, body + ZFMT_PLANE, matrix);
+#define PAIR(i) const v64 t##i = transpose_reversed(_mm512_permutex2var_epi8(matrix[(i) / 2], load(g_unplane3[i]), p2));
+        PAIR(0)
+        PAIR(1)
+        PAIR(2)
+        PAIR(3)
+#undef PAIR
+#define ROW(i, t)                                                                                                      \
+    {                                                                                                                  \
+        const v64 c = _mm512_and_si512((i) % 2 ? _mm512_srli_epi16(t, 4) : t, nibble);                                 \
+        const v64 e =                                                                                                  \
+            _mm512_mask_expand_epi8(_mm512_shuffle_epi8(table, c), _mm512_testn_epi8_mask(c, c), load(escapes + n));   \
+        join(e, body + 3 * ZFMT_PLANE, i, dst, stream);                                                                \
+        n += (unsigned)__builtin_popcountll(~(get_word(body + 8 * (i)) | get_word(body + ZFMT_PLANE + 8 * (i)) |       \
+                                              get_word(body + 2 * ZFMT_PLANE + 8 * (i))));                             \
+    }
+        ROW(0, t0)
+        ROW(1, t0)
+        ROW(2, t1)
+        ROW(3, t1)
+        ROW(4, t2)
+        ROW(5, t2)
+        ROW(6, t3)
+        ROW(7, t3)
+#undef ROW
+        body += TOP7_BODY;
+    }
+    return n;
+}
+
+unsigned avx512_bf16_top7_decode(const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
+                                 const uint8_t *escapes, uint8_t *dst, bool stream, struct model_window w) {
+    if (!stream)
+        return w.zero ? top7_decode(heads, blocks, body, escapes, dst, false, w.base, true)
+                      : top7_decode(heads, blocks, body, escapes, dst, false, w.base, false);
+    const unsigned r = w.zero ? top7_decode(heads, blocks, body, escapes, dst, true, w.base, true)
+                              : top7_decode(heads, blocks, body, escapes, dst, true, w.base, false);
+    _mm_sfence();
+    return r;
+}
+
+/* ---- the passes over escapes, for every dtype ---- */
+
+INLINE unsigned expand_pass(const uint8_t *plane0, const uint8_t *plane1, unsigned n, const uint8_t *in, uint8_t *out,
+                            unsigned value0, unsigned value1, unsigned value2) {
+    const v64 table = _mm512_set1_epi32((int)(value0 | value1 << 8 | value2 << 16));
+    unsigned met = 0, i = 0;
+    for (; i + ZFMT_BLOCK <= n; i += ZFMT_BLOCK) {
+        v64 packed[2];
+        get_codes(plane0 + i / 8, plane1 + i / 8, packed);
+#define ROW(k)                                                                                                         \
+    {                                                                                                                  \
+        const v64 c = code_of(packed, k);                                                                              \
+        _mm512_storeu_si512(out + i + 64 * (k), with_escapes(_mm512_shuffle_epi8(table, c), c, in + met));             \
+        met += escapes_of(plane0 + i / 8, plane1 + i / 8, k);                                                          \
+    }
+        EACH8(ROW)
+#undef ROW
+    }
+    const v64 v0 = set1(value0), v1 = set1(value1), v2 = set1(value2);
+    for (; i < n; i += 64) {
+        const uint64_t valid = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
+        const uint64_t p0 = get_word(plane0 + i / 8), p1 = get_word(plane1 + i / 8), escape = p0 & p1 & valid;
+        const v64 v = _mm512_mask_mov_epi8(_mm512_mask_mov_epi8(v0, p0, v1), p1, v2);
+        _mm512_storeu_si512(out + i, _mm512_mask_expand_epi8(v, escape, load(in + met)));
+        met += (unsigned)__builtin_popcountll(escape);
+    }
+    return met;
+}
+
+unsigned avx512_expand(unsigned tier, const uint8_t *plane0, const uint8_t *plane1, unsigned n, const uint8_t *in,
+                       uint8_t *out) {
+    return tier == 2 ? expand_pass(plane0, plane1, n, in, out, 255, 3, 4)
+                     : expand_pass(plane0, plane1, n, in, out, 254, 5, 6);
+}
