@@ -128,7 +128,8 @@ zipcclResult_t zipccl_cuda_encode(zipcclCodec_t codec, zipcclDataType_t dtype, c
         return r;
     if (row->window) {
         const unsigned all = static_cast<unsigned>(c.device.sms), sms = max_sms && max_sms < all ? max_sms : all;
-        row->window < <<segments<sms ? segments : sms, zip::kBlockThreads, 0, c.stream>>>(c.work, table);
+        const unsigned grid = segments > sms ? sms : segments;
+        row->window<<<grid, zip::kBlockThreads, 0, c.stream>>>(c.work, table);
         r = result_of(cudaGetLastError());
         if (r != zipcclSuccess)
             return r;

@@ -1,0 +1,38 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# run.sh [MiB]: builds the GPU codec with nvcc and a C compiler alone, runs its tests on a device, writes gpu-report.txt.
+# Exit 77: no nvcc or no device.
+set -eu
+root=$(cd "$(dirname "$0")/../.." && pwd)
+if ! command -v nvcc >/dev/null; then
+    echo "skipped: no nvcc on PATH"
+    exit 77
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+include="-I$root -I$root/client/include"
+for f in codec model dtype; do
+    # shellcheck disable=SC2086
+    cc -O2 -D_GNU_SOURCE -std=gnu11 $include -c "$root/kernels/$f.c" -o "$work/$f.o"
+done
+for f in "$root"/kernels/cpu/*.c; do
+    flags=
+    case $f in
+    */avx*) case $(uname -m) in x86_64 | amd64) ;; *) continue ;; esac ;;
+    esac
+    case $f in
+    */avx2*) flags="-mavx2 -mbmi -mbmi2 -mpopcnt" ;;
+    */avx512*) flags="-mavx2 -mbmi -mbmi2 -mpopcnt -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mgfni" ;;
+    esac
+    # shellcheck disable=SC2086
+    cc -O2 -D_GNU_SOURCE -std=gnu11 $flags $include -c "$f" -o "$work/$(basename "$f" .c)_cpu.o"
+done
+arch=${ARCH:-native}
+nvidia-smi >/dev/null 2>&1 || arch=sm_90
+# shellcheck disable=SC2086
+nvcc -std=c++17 -O3 -arch="$arch" $include "$root/kernels/cuda/codec_cuda.cu" "$root/tests/gpu/codec_gpu_test.cu" "$work"/*.o \
+    -o "$work/codec_gpu_test" -lm
+status=0
+"$work/codec_gpu_test" "${1:-256}" >gpu-report.txt 2>&1 || status=$?
+cat gpu-report.txt
+exit "$status"
