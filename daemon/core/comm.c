@@ -187,7 +187,8 @@ void comm_fail(struct comm *c, struct peer_link *origin, zipcclResult_t result, 
     comm_tell_abort(c, origin);
     comm_ops_fail(c);
     comm_answer_leaving(c);
-    if (c->probing && d->fabric_ops != NULL)
+    /* Also where nothing runs here: other nodes may wait with messages of the next operation. */
+    if (d->fabric_ops != NULL && c->nnodes != 1)
         d->fabric_ops->abort(d->fabric, c->key);
 }
 
@@ -269,6 +270,8 @@ void comm_abort(struct session *s, uint32_t id, uint64_t handle) {
     struct comm *c = m->comm;
     char who[120];
     comm_describe_rank(c, m->rank, who, sizeof who);
+    if (m->state == MEMBER_LEAVING) /* a destroy of another thread: it is answered too */
+        session_send(s, WIRE_OK, m->reply_id, NULL, 0);
     m->reply_id = id;
     m->state = MEMBER_LEAVING;
     comm_fail(c, NULL, zipcclAborted, "%s aborted the communicator", who);
@@ -335,9 +338,23 @@ void comm_reap(struct daemon *d) {
     }
 }
 
+/* An id that nobody used, of a job without sessions, must not keep the job. */
+static void comm_expire_ids(struct daemon *d, uint64_t now_ns) {
+    list_for_each_safe(l, &d->ids) {
+        struct comm_id *id = list_entry(l, struct comm_id, link);
+        if (id->job->nsessions > 0 || now_ns < id->made_ns + COMM_ID_LIFE_NS)
+            continue;
+        list_del(&id->link);
+        job_put(id->job);
+        free(id);
+        d->nids--;
+    }
+}
+
 void comm_tick(struct daemon *d, uint64_t now_ns) {
     uint64_t limit = d->config.op_timeout * 1000000ull;
     char what[48], number[16];
+    comm_expire_ids(d, now_ns);
     list_for_each_safe(l, &d->comms) {
         struct comm *c = list_entry(l, struct comm, link);
         if ((c->state == COMM_JOINING || c->state == COMM_CONNECTING) && now_ns > c->join_deadline_ns)

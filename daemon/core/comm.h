@@ -26,7 +26,8 @@
 #include "zipccl.pb-c.h"
 
 #define COMM_MAX_RANKS   65536u
-#define COMM_MAX_PENDING 1024u /* requests of one rank that wait */
+#define COMM_ID_LIFE_NS  600000000000ull /* of an id that nobody uses, of a job without sessions */
+#define COMM_MAX_PENDING 1024u           /* requests of one rank that wait */
 #define COMM_NO_NODE     UINT32_MAX
 #define COMM_MAX_IDS     1024u /* unique ids of one user that nobody used yet */
 
@@ -137,7 +138,7 @@ struct comm {
 /* A unique id that was made here and that nobody used yet. */
 struct comm_id {
     struct list link;
-    uint64_t key, nonce;
+    uint64_t key, nonce, made_ns;
     struct job *job;
 };
 

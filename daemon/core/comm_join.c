@@ -58,6 +58,7 @@ void comm_unique_id(struct session *s, uint32_t reply) {
     }
     id->key = wire.key;
     id->nonce = wire.nonce;
+    id->made_ns = daemon_now_ns();
     id->job = s->job;
     job_ref(id->job);
     list_add_tail(&d->ids, &id->link);
@@ -214,6 +215,10 @@ static void join_complete(struct comm *c) {
     }
     memset(position, 0xff, c->nnodes * sizeof *position);
     for (uint32_t r = 0; r < c->nranks; r++) {
+        if (c->ranks[r].node >= c->nnodes) {
+            comm_fail(c, NULL, zipcclInternalError, "rank %u joined on no known node", r);
+            goto out;
+        }
         uint32_t *p = &position[c->ranks[r].node];
         if (*p == UINT32_MAX) {
             sorted[placed] = c->nodes[c->ranks[r].node];
@@ -358,7 +363,7 @@ void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
             }
             c->root_link->ncomms++;
         }
-        if (c == NULL || c->nonce != id.nonce) {
+        if (c == NULL || c->nonce != id.nonce || c->is_root) { /* is_root: the id names another daemon */
             session_error(s, reply, c == NULL ? zipcclOutOfMemory : zipcclInvalidArgument, "%s",
                           c == NULL ? "out of memory" : "the unique id does not match the communicator's");
             return;

@@ -368,6 +368,8 @@ void comm_request(struct session *s, const struct frame *f) {
     }
     if ((rc = comm_queue_room(m)) != zipcclSuccess) {
         comm_refuse(m, &p, rc, "rank %u has %u requests under way, the most that are allowed", m->rank, m->count);
+        /* More may be on their way behind it: the gap cannot be mended, and the other ranks must not wait for it. */
+        comm_fail(c, NULL, rc, "rank %u had %u requests under way, the most that are allowed", m->rank, m->count);
         return;
     }
     rc = buffer_take(s, r.send_buffer, r.send_offset, send_bytes, &p.send_buffer, &p.send, &why);

@@ -26,8 +26,9 @@ struct daemon {
     unsigned nsettings;
     uint8_t instance[16]; /* random, new at each start */
     uint64_t started_ns;
-    char advertise[96];  /* host:port; fits a unique id */
-    char listening[112]; /* as bound */
+    uint64_t peers_tick_ns; /* when peer_tick ran last */
+    char advertise[96];     /* host:port; fits a unique id */
+    char listening[112];    /* as bound */
 
     bool draining, stopping;
     uint64_t drain_deadline_ns;

@@ -343,11 +343,15 @@ static void peer_ready(uv_poll_t *poll, int status, int events) {
 void peer_tick(struct daemon *d, uint64_t now_ns) {
     uint64_t limit = d->config.peer_timeout * 1000000ull;
     char why[120];
+    /* Where this daemon itself was away (stopped, or its machine was), what the others said lies unread: judge next
+     * time. */
+    bool stalled = d->peers_tick_ns != 0 && now_ns - d->peers_tick_ns > PEER_STALL_NS;
+    d->peers_tick_ns = now_ns;
     list_for_each_safe(i, &d->links) {
         struct peer_link *l = list_entry(i, struct peer_link, link);
         if (l->state == PEER_DEAD)
             continue;
-        if (limit != 0 && now_ns > l->heard_ns && now_ns - l->heard_ns > limit) {
+        if (limit != 0 && !stalled && now_ns > l->heard_ns && now_ns - l->heard_ns > limit) {
             snprintf(why, sizeof why, "nothing was heard from it for %g s (peer_timeout)",
                      (double)d->config.peer_timeout / 1000.0);
             peer_kill(l, why);

@@ -16,6 +16,7 @@
 #include "proto/message.h"
 
 #define PEER_MAX_LINKS 4096u
+#define PEER_STALL_NS  500000000ull   /* between two ticks of 100 ms: this daemon itself was away */
 #define PEER_IDLE_NS   60000000000ull /* a dialled link that no communicator uses is closed after */
 
 struct daemon;

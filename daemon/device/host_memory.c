@@ -42,7 +42,10 @@ zipcclResult_t host_import(struct device *device, int fd, size_t bytes, struct d
         *why = "memfd is smaller than the buffer";
         return zipcclInvalidArgument;
     }
-    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    /* Mapped whole where its pages exist. A sparse one would be allocated here, on the loop thread and on this daemon's
+     * account: its pages come as they are used. */
+    int populate = (uint64_t)st.st_blocks * 512 >= bytes ? MAP_POPULATE : 0;
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | populate, fd, 0);
     if (base == MAP_FAILED) {
         *why = errno == EPERM || errno == EACCES ? "memfd is not writable" : "memory cannot be mapped";
         return errno == ENOMEM                     ? zipcclOutOfMemory
