@@ -8,12 +8,18 @@
  *
  * Threads: all functions may be called from any thread. Calls on one communicator must not run
  * at the same time in two threads (as with NCCL), except zipcclCommAbort and
- * zipcclCommGetAsyncError. A process that forks must not use inherited communicators in the child.
+ * zipcclCommGetAsyncError. An abort that meets a destroy of the same communicator ends its operations and
+ * leaves the freeing to it.
+ *
+ * Forks: a child must not use inherited communicators or streams: it makes its own. Memory of zipcclMemAlloc
+ * stays one memory that parent and child share.
  *
  * Ordering: every rank of a communicator issues the same operations in the same order.
  *
  * Errors: an operation that fails ends its communicator on all ranks. Its buffers may be written until
- * zipcclCommDestroy or zipcclCommAbort has returned; their contents are undefined.
+ * zipcclCommDestroy or zipcclCommAbort has returned; their contents are undefined. Where one of these returns
+ * zipcclTimeout, zipccld did not say that it is done with the buffers of operations under way: those of
+ * zipcclMemAlloc may still be written, and must be freed (zipcclMemFree), not reused.
  *
  * Bits: data movement is bit-exact for every value of every dtype, NaN payloads and -0 included.
  */
@@ -68,9 +74,10 @@ ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclGetUniqueId(zipcclUniqueId *id
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommInitRank(zipcclComm_t *comm, int nranks, zipcclUniqueId id,
                                                                int rank);
 /* Waits for outstanding operations, leaves, and frees comm. comm is invalid afterwards, whatever
- * is returned. */
+ * is returned. zipcclTimeout: zipccld did not answer; see Errors above for the buffers. */
 ZIPCCL_API zipcclResult_t zipcclCommDestroy(zipcclComm_t comm);
-/* Ends outstanding operations of all ranks with zipcclAborted and frees comm. */
+/* Ends outstanding operations of all ranks with zipcclAborted and frees comm. zipcclTimeout: as for
+ * zipcclCommDestroy. */
 ZIPCCL_API zipcclResult_t zipcclCommAbort(zipcclComm_t comm);
 /* *error becomes zipcclSuccess while the communicator works, else why it does not. Never blocks. */
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommGetAsyncError(zipcclComm_t comm, zipcclResult_t *error);
@@ -81,7 +88,8 @@ ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommUserRank(zipcclComm_t comm
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommSetCodec(zipcclComm_t comm, zipcclCodec_t codec);
 
 /* Streams. An operation given a stream returns once it is queued; its buffers belong to zipccl
- * until the stream says that it is done. An operation given NULL returns when it is done. */
+ * until the stream says that it is done. An operation given NULL returns when it is done.
+ * With 1000 operations of its communicator under way, queueing waits for the first to be done. */
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclStreamCreate(zipcclStream_t *stream);
 /* Waits for all operations queued so far; returns the first error among them, once. */
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclStreamSynchronize(zipcclStream_t stream);

@@ -13,7 +13,8 @@
 #include "proto/op.h"
 #include "proto/result.h"
 
-#define PUMP_ABOVE 16u /* outstanding operations after which a call also reads completions */
+#define PUMP_ABOVE 16u   /* outstanding operations after which a call also reads completions */
+#define SENT_MAX   1000u /* ... and after which it waits for one: the daemon refuses more than 1024 of a rank */
 
 static const struct {
     uint8_t bytes;
@@ -115,6 +116,11 @@ static bool op_ended(void *arg) {
     return ((const struct op *)arg)->state != OP_SENT;
 }
 
+static bool may_send(void *arg) {
+    const struct zipcclComm *c = arg;
+    return c->nsent < SENT_MAX || c->failed != zipcclSuccess;
+}
+
 /* An operation on this stream is still to write what this one reads, or belongs to another communicator. */
 static bool must_wait_first(const struct zipcclStream *stream, const struct zipcclComm *c, const struct collective *o) {
     if (stream->first && stream->first->comm != c)
@@ -202,6 +208,10 @@ static zipcclResult_t submit(struct zipcclComm *c, struct zipcclStream *stream, 
         stream_reap(stream);
         if (must_wait_first(stream, c, o))
             stream_drain(stream);
+    }
+    if (!may_send(c)) {
+        zipcclResult_t room = session_wait(c->session, may_send, c, CLIENT_FOREVER);
+        (void)room; /* a communicator that failed meanwhile sends nothing */
     }
     r = make_ready(c, o, &w);
     if (r == zipcclSuccess && w.copy_bytes) {

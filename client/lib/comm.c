@@ -33,15 +33,53 @@ zipcclResult_t zipcclGetUniqueId(zipcclUniqueId *id) {
     return r;
 }
 
+/* All communicators of this process, also those whose session is dead. */
+static struct zipcclComm *live;
+
+/* Lock held. Other than valid(), it is right about one that another thread frees meanwhile. */
+static bool is_live(const struct zipcclComm *comm) {
+    const struct zipcclComm *c = live;
+    while (c && c != comm)
+        c = c->next_live;
+    return c;
+}
+
 static void comm_link(struct zipcclComm *c) {
     c->next = c->session->comms;
     c->session->comms = c;
+    c->next_live = live;
+    live = c;
+}
+
+void comms_forked(void) {
+    for (struct zipcclComm *c = live; c; c = c->next_live) {
+        c->session->forked = true;
+        c->users = 0;
+        c->ending = false;
+        c->leave = LEAVE_NOT;
+        comm_fail(c, zipcclInvalidUsage,
+                  "the communicator belongs to the parent of this forked process: make one in the child");
+        for (struct op *op = c->ops; op; op = op->next) {
+            op->state = OP_DONE; /* also where a thread that is not here was finishing it */
+            op->tainted = true;  /* the parent uses the same staging */
+            if (op->result != zipcclSuccess || !op->copy_to)
+                continue;
+            op->result = c->failed;
+            (void)snprintf(op->text, sizeof op->text, "%s", c->fail_text);
+        }
+    }
 }
 
 static void comm_free(struct zipcclComm *c) {
     for (struct zipcclComm **p = &c->session->comms; *p; p = &(*p)->next) {
         if (*p == c) {
             *p = c->next;
+            break;
+        }
+    }
+    for (struct zipcclComm **p = &live; *p; p = &(*p)->next_live) {
+        if (*p == c) {
+            *p = c->next_live;
             break;
         }
     }
@@ -114,6 +152,12 @@ static bool ops_ended(void *arg) {
     return true;
 }
 
+static void sleep_until_changed(void) {
+    client_sleepers++;
+    (void)pthread_cond_wait(&client_changed, &client_lock);
+    client_sleepers--;
+}
+
 /* Ends what nobody else will end; lock held. All operations have ended, but streams may not have looked yet. */
 static void comm_finish_ops(struct zipcclComm *c) {
     while (c->ops) {
@@ -122,89 +166,122 @@ static void comm_finish_ops(struct zipcclComm *c) {
         } else if (c->session->forked) { /* of a thread that is not in this process */
             op_finish(c->ops);
         } else { /* its caller is about to take it */
-            client_sleepers++;
-            (void)pthread_cond_wait(&client_changed, &client_lock);
-            client_sleepers--;
+            sleep_until_changed();
         }
     }
-    while (c->users) {
-        client_sleepers++;
-        (void)pthread_cond_wait(&client_changed, &client_lock);
-        client_sleepers--;
-    }
+    while (c->users)
+        sleep_until_changed();
 }
 
-/* Tells the daemon; bounded, since the application wants to end. */
+/* Tells the daemon, once; bounded, since the application wants to end. May drop the lock. */
 static zipcclResult_t comm_leave(struct zipcclComm *c, uint16_t type, char *text) {
     Zipccl__CommRef m = ZIPCCL__COMM_REF__INIT;
     struct call call;
+    if (c->leave != LEAVE_NOT) {
+        while (c->leave == LEAVE_ASKED)
+            sleep_until_changed();
+        if (c->left != zipcclSuccess)
+            (void)snprintf(text, CLIENT_TEXT_BYTES, "another thread left the communicator, which failed");
+        return c->left;
+    }
     if (!c->session->conn)
         return zipcclSuccess; /* nobody to tell */
+    c->leave = LEAVE_ASKED;
     memset(&call, 0, sizeof call);
     m.comm = c->handle;
     zipcclResult_t r = call_run(c->session, &call, type, &m.base, NULL, 0, WIRE_OK, CLIENT_LEAVE_MS);
     if (r != zipcclSuccess)
         (void)snprintf(text, CLIENT_TEXT_BYTES, "%s", call.text);
+    c->leave = LEAVE_OVER;
+    c->left = r;
+    client_notify();
     return r;
 }
 
 zipcclResult_t zipcclCommDestroy(zipcclComm_t comm) {
     char text[CLIENT_TEXT_BYTES] = "";
+    zipcclResult_t r;
     if (!comm)
         return zipcclSuccess;
-    if (!valid(comm))
-        return fail_thread(zipcclInvalidArgument, "zipcclCommDestroy: comm is not a communicator, or was freed");
     (void)pthread_mutex_lock(&client_lock);
+    if (!is_live(comm)) {
+        r = fail_thread(zipcclInvalidArgument, "zipcclCommDestroy: comm is not a communicator, or was freed");
+        goto out;
+    }
+    if (comm->ending) {
+        r = fail_thread(zipcclInvalidUsage,
+                        "zipcclCommDestroy: another thread is in zipcclCommDestroy or zipcclCommAbort of comm");
+        goto out;
+    }
+    comm->ending = true;
     zipcclResult_t waited = session_wait(comm->session, ops_ended, comm, CLIENT_FOREVER);
     (void)waited; /* a session that broke has ended them too */
     comm_finish_ops(comm);
-    zipcclResult_t r = comm_leave(comm, WIRE_COMM_DESTROY, text);
-    /* A communicator that had failed is known to have: leaving it is no new failure. */
-    if (comm->failed != zipcclSuccess)
+    r = comm_leave(comm, WIRE_COMM_DESTROY, text);
+    comm_finish_ops(comm); /* an abort may have come meanwhile */
+    /* A communicator that had failed is known to have: leaving it is no new failure. But without an answer, the daemon
+     * may still write the buffers, and the caller must know. */
+    if (comm->failed != zipcclSuccess && r != zipcclTimeout)
         r = zipcclSuccess;
     if (r != zipcclSuccess)
         (void)fail_thread(r, "zipcclCommDestroy, rank %d of %d: %s", comm->rank, comm->nranks, text);
     comm_free(comm);
+out:
     (void)pthread_mutex_unlock(&client_lock);
     return r;
 }
 
 zipcclResult_t zipcclCommAbort(zipcclComm_t comm) {
     char text[CLIENT_TEXT_BYTES] = "";
+    zipcclResult_t r;
     if (!comm)
         return zipcclSuccess;
-    if (!valid(comm))
-        return fail_thread(zipcclInvalidArgument, "zipcclCommAbort: comm is not a communicator, or was freed");
     (void)pthread_mutex_lock(&client_lock);
-    struct session *s = comm->session;
+    if (!is_live(comm)) {
+        r = fail_thread(zipcclInvalidArgument, "zipcclCommAbort: comm is not a communicator, or was freed");
+        goto out;
+    }
+    bool owner = !comm->ending; /* else the thread that ends it frees it */
+    comm->ending = true;
+    if (!owner)
+        comm->users++;
     if (comm->failed == zipcclSuccess) {
         comm->failed = zipcclAborted;
         (void)snprintf(comm->fail_text, sizeof comm->fail_text, "zipcclCommAbort was called");
     }
     /* The daemon ends the operations, once it no longer touches their memory, and then answers. */
-    zipcclResult_t r = comm_leave(comm, WIRE_COMM_ABORT, text);
+    r = comm_leave(comm, WIRE_COMM_ABORT, text);
     if (r != zipcclSuccess)
         (void)fail_thread(r, "zipcclCommAbort, rank %d of %d: %s", comm->rank, comm->nranks, text);
     comm_fail(comm, comm->failed, comm->fail_text);
-    session_wake(s);
-    comm_finish_ops(comm);
-    comm_free(comm);
+    session_wake(comm->session);
+    if (owner) {
+        comm_finish_ops(comm);
+        comm_free(comm);
+    } else {
+        comm->users--;
+        client_notify();
+    }
+out:
     (void)pthread_mutex_unlock(&client_lock);
     return r;
 }
 
 zipcclResult_t zipcclCommGetAsyncError(zipcclComm_t comm, zipcclResult_t *error) {
-    if (!valid(comm))
-        return fail_thread(zipcclInvalidArgument, "zipcclCommGetAsyncError: comm is %s",
-                           comm ? "not a communicator, or was freed" : "NULL");
+    zipcclResult_t r = zipcclSuccess;
     if (!error)
         return fail_thread(zipcclInvalidArgument, "zipcclCommGetAsyncError: error is NULL");
     (void)pthread_mutex_lock(&client_lock);
-    if (comm->failed == zipcclSuccess)
-        (void)session_pump(comm->session);
-    *error = comm->failed;
+    if (!is_live(comm)) {
+        r = fail_thread(zipcclInvalidArgument, "zipcclCommGetAsyncError: comm is %s",
+                        comm ? "not a communicator, or was freed" : "NULL");
+    } else {
+        if (comm->failed == zipcclSuccess)
+            (void)session_pump(comm->session);
+        *error = comm->failed;
+    }
     (void)pthread_mutex_unlock(&client_lock);
-    return zipcclSuccess;
+    return r;
 }
 
 zipcclResult_t zipcclCommCount(zipcclComm_t comm, int *count) {

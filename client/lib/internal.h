@@ -80,6 +80,7 @@ struct region {
     int fd;
     unsigned pins; /* unfinished operations that a registered region stands in for */
     bool closed;   /* deregistered: freed with the last pin */
+    bool spoiled;  /* registered, and somebody else may still write it: ordinary staging is used instead */
     struct binding *bindings;
 };
 
@@ -109,17 +110,22 @@ struct op {
 struct zipcclComm {
     uint64_t magic;
     struct zipcclComm *next; /* of the session */
+    struct zipcclComm *next_live;
     struct session *session;
     uint64_t handle; /* 0 until the daemon accepted it */
     int nranks, rank;
     zipcclCodec_t codec;
     uint64_t seq;
     unsigned users; /* threads inside a call */
+    bool ending;    /* a thread is in Destroy or Abort and will free it */
+    enum { LEAVE_NOT, LEAVE_ASKED, LEAVE_OVER } leave;
+    zipcclResult_t left; /* what the daemon said to that */
     zipcclResult_t failed;
     char fail_text[CLIENT_TEXT_BYTES];
     char error[CLIENT_TEXT_BYTES]; /* zipcclGetLastError */
     struct op *ops, **ops_end, *free_ops;
     unsigned nops;
+    unsigned nsent; /* of these, in OP_SENT */
 };
 
 struct zipcclStream {
@@ -163,6 +169,12 @@ struct op *op_new(struct zipcclComm *c);
 void op_complete(struct op *op, zipcclResult_t r, const char *text, bool daemon_said_so);
 void op_finish(struct op *op); /* copies out, without the lock meanwhile, and frees; the op must be done */
 void comm_fail(struct zipcclComm *c, zipcclResult_t r, const char *text);
+
+/* In the child of a fork, with the lock held: what the parent goes on using must not be used here. None of these
+ * allocates or frees. */
+void comms_forked(void);   /* comm.c: all communicators fail */
+void memory_forked(void);  /* memory.c: registered memory is staged */
+void staging_forked(void); /* staging.c: the cache starts empty */
 
 /* stream.c */
 void stream_drain(struct zipcclStream *stream); /* lock held; waits until all is done and copied */

@@ -75,7 +75,7 @@ zipcclResult_t memory_find(const void *p, size_t bytes, struct place *place) {
         return zipcclSuccess;
     if (a->region->kind == REGION_REGISTERED) {
         /* Another operation may still send from the region, so it is used by one at a time. */
-        if (bytes > a->bytes - offset || a->region->pins)
+        if (bytes > a->bytes - offset || a->region->pins || a->region->spoiled)
             return zipcclSuccess;
         a->region->pins++;
         place->staged = true;
@@ -87,6 +87,12 @@ zipcclResult_t memory_find(const void *p, size_t bytes, struct place *place) {
     place->region = a->region;
     place->offset = offset;
     return zipcclSuccess;
+}
+
+void memory_forked(void) {
+    for (size_t i = 0; i < nareas; i++)
+        if (areas[i].region->kind == REGION_REGISTERED)
+            areas[i].region->spoiled = true;
 }
 
 static zipcclResult_t no_memory(const char *what, size_t bytes, int err) {

@@ -179,6 +179,7 @@ struct op *op_new(struct zipcclComm *c) {
     *c->ops_end = op;
     c->ops_end = &op->next;
     c->nops++;
+    c->nsent++;
     return op;
 }
 
@@ -187,6 +188,7 @@ void op_complete(struct op *op, zipcclResult_t r, const char *text, bool daemon_
     if (op->state != OP_SENT)
         return;
     op->state = OP_DONE;
+    op->comm->nsent--;
     op->result = r;
     op->tainted = !daemon_said_so;
     (void)snprintf(op->text, sizeof op->text, "%s", text);
@@ -205,10 +207,12 @@ void op_finish(struct op *op) {
     }
     for (int i = 0; i < 2; i++) {
         struct region *r = op->staging[i];
-        if (r && op->tainted && r->kind == REGION_STAGING)
+        if (r && op->tainted && r->kind == REGION_STAGING) {
             region_free(r);
-        else if (r)
+        } else if (r) {
+            r->spoiled = r->spoiled || op->tainted;
             staging_give(r);
+        }
     }
     *op->at = op->next;
     if (op->next)

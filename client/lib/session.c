@@ -69,13 +69,11 @@ static void after_fork_child(void) {
         s->polling = 0;
         s->calls = NULL; /* of threads that are not here */
         s->next = NULL;
-        for (struct zipcclComm *c = s->comms; c; c = c->next) {
-            c->users = 0;
-            comm_fail(c, zipcclInvalidUsage,
-                      "the communicator belongs to the parent of this forked process: make one in the child");
-        }
     }
     sessions = NULL;
+    comms_forked();
+    memory_forked();
+    staging_forked();
     client_sleepers = 0;
     init_cond();
     (void)pthread_mutex_unlock(&client_lock);

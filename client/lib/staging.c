@@ -3,6 +3,9 @@
  * Staging: shared memory that stands in for memory which the daemon cannot see. Kept for reuse, by size class, since
  * making and registering it costs far more than a copy.
  */
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "client/lib/internal.h"
 
 #define SMALLEST_CLASS   ((size_t)64 << 10)
@@ -37,6 +40,16 @@ zipcclResult_t staging_take(size_t bytes, struct region **region) {
     if (result == zipcclSuccess)
         (*region)->kind = REGION_STAGING;
     return result;
+}
+
+/* The mappings are shared with the parent, which goes on staging in them. */
+void staging_forked(void) {
+    for (const struct region *r = idle; r; r = r->next) {
+        (void)munmap(r->base, r->bytes);
+        (void)close(r->fd);
+    }
+    idle = NULL;
+    idle_bytes = 0;
 }
 
 void staging_give(struct region *region) {

@@ -19,7 +19,7 @@
 
 #define MAX_CONNS   4
 #define MAX_BUFFERS 256
-#define MAX_HELD    64
+#define MAX_HELD    1024 /* as the daemon */
 
 struct fake_conn {
     struct frame_conn *conn;
@@ -95,6 +95,8 @@ static bool request(struct fake *f, struct fake_conn *c, const struct frame *in)
         event.text = text;
         reply(c, WIRE_COMM_EVENT, 0, &event.base);
         return true;
+    case FAKE_SILENT:
+        return true;
     case FAKE_HOLD:
         must(c->nheld < MAX_HELD);
         c->held[c->nheld++] = q;
@@ -165,6 +167,9 @@ static bool handle(struct fake *f, struct fake_conn *c, const struct frame *in) 
         c->nheld = 0;
         __attribute__((fallthrough));
     case WIRE_COMM_DESTROY:
+        atomic_fetch_add(&f->left, 1);
+        if (atomic_load(&f->mode) == FAKE_SILENT)
+            break;
         must(frame_conn_send(c->conn, WIRE_OK, in->id, NULL, 0, NULL, 0) == zipcclSuccess);
         break;
     case WIRE_STATUS:
@@ -219,6 +224,10 @@ static void *run_thread(void *arg) {
                 run(&conns[i], &conns[i].held[h], zipcclSuccess, "");
             if (atomic_load(&f->release))
                 conns[i].nheld = 0;
+            if (conns[i].conn && frame_conn_wants_write(conns[i].conn)) {
+                zipcclResult_t r = frame_conn_flush(conns[i].conn);
+                (void)r;
+            }
         }
     }
     for (int i = 0; i < MAX_CONNS; i++)

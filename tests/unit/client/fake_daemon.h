@@ -17,13 +17,14 @@ enum fake_mode {
     FAKE_HOLD,        /* completes operations only once `release` is set */
     FAKE_CLOSE_ON_OP, /* closes at the first operation */
     FAKE_FAIL_OP,     /* each operation fails, with a text */
-    FAKE_EVENT_ON_OP  /* the communicator fails at the first operation */
+    FAKE_EVENT_ON_OP, /* the communicator fails at the first operation */
+    FAKE_SILENT       /* answers neither operations nor that a communicator is left */
 };
 
 struct fake {
     _Atomic int mode;
     atomic_bool release, stop;
-    atomic_uint ops, registered, released;
+    atomic_uint ops, registered, released, left;
     struct wire_request last; /* valid once ops says so */
     char path[100];
     int listener;

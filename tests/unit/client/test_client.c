@@ -376,14 +376,191 @@ static void fork_is_refused(void **state) {
     fake_stop(&f);
 }
 
+/* A process of its own: gathers from plain and from registered memory. */
+static bool gather_in_child(uint8_t *plain, uint8_t *registered, size_t n) {
+    struct fake g;
+    zipcclUniqueId id;
+    zipcclComm_t c;
+    fake_start(&g, FAKE_GOOD);
+    bool ok = zipcclGetUniqueId(&id) == zipcclSuccess && zipcclCommInitRank(&c, 2, id, 0) == zipcclSuccess;
+    memset(plain, 9, n);
+    memset(registered, 9, n);
+    for (int i = 0; i < 3; i++) {
+        ok = ok && zipcclAllGather(plain, plain + n, n, zipcclUint8, c, NULL) == zipcclSuccess && plain[3 * n - 1] == 9;
+        ok = ok && zipcclAllGather(registered, registered + n, n, zipcclUint8, c, NULL) == zipcclSuccess &&
+             registered[3 * n - 1] == 9;
+    }
+    ok = ok && zipcclCommDestroy(c) == zipcclSuccess;
+    fake_stop(&g);
+    return ok;
+}
+
+static void fork_stages_apart(void **state) {
+    (void)state;
+    enum { N = 1000 };
+    struct fake f;
+    zipcclStream_t s;
+    void *handle;
+    int go[2], status;
+    uint8_t *plain = malloc((size_t)3 * N), *registered = malloc((size_t)3 * N), byte = 0;
+    fake_start(&f, FAKE_GOOD);
+    zipcclComm_t c = join(2, 0);
+    OK(zipcclMemRegister(registered, (size_t)3 * N, &handle));
+    OK(zipcclStreamCreate(&s));
+    memset(plain, 7, N);
+    memset(registered, 7, N);
+    /* Leaves staging in the cache, and an operation that is done but not finished. */
+    OK(zipcclAllGather(plain, plain + N, N, zipcclUint8, c, NULL));
+    OK(zipcclAllGather(plain, plain + N, N, zipcclUint8, c, s));
+    assert_int_equal(pipe(go), 0);
+    pid_t child = fork();
+    if (!child) {
+        bool ok = read(go[0], &byte, 1) == 1;
+        ok = ok && zipcclStreamSynchronize(s) == zipcclInvalidUsage; /* and nothing of the parent's is copied */
+        _exit(ok && gather_in_child(plain, registered, N) && zipcclMemDeregister(handle) == zipcclSuccess ? 0 : 1);
+    }
+    OK(zipcclStreamSynchronize(s));
+    atomic_store(&f.mode, FAKE_HOLD);
+    memset(plain + N, 0, (size_t)2 * N);
+    memset(registered + N, 0, (size_t)2 * N);
+    OK(zipcclAllGather(plain, plain + N, N, zipcclUint8, c, s));
+    OK(zipcclAllGather(registered, registered + N, N, zipcclUint8, c, s));
+    assert_int_equal(write(go[1], &byte, 1), 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    atomic_store(&f.release, true);
+    OK(zipcclStreamSynchronize(s));
+    for (int i = 0; i < 3 * N; i++) {
+        assert_int_equal(plain[i], 7);
+        assert_int_equal(registered[i], 7);
+    }
+    OK(zipcclStreamDestroy(s));
+    OK(zipcclCommDestroy(c));
+    OK(zipcclMemDeregister(handle));
+    (void)close(go[0]);
+    (void)close(go[1]);
+    free(plain);
+    free(registered);
+    fake_stop(&f);
+}
+
+static void *destroy_thread(void *arg) {
+    return (void *)(uintptr_t)zipcclCommDestroy(arg);
+}
+
+static void abort_while_destroying(void **state) {
+    (void)state;
+    struct fake f;
+    zipcclStream_t s;
+    pthread_t t;
+    void *r;
+    fake_start(&f, FAKE_HOLD);
+    zipcclComm_t c = join(2, 0);
+    OK(zipcclStreamCreate(&s));
+    OK(zipcclBarrier(c, s));
+    assert_int_equal(pthread_create(&t, NULL, destroy_thread, c), 0);
+    (void)usleep(50000);
+    assert_int_equal(zipcclCommDestroy(c), zipcclInvalidUsage);
+    OK(zipcclCommAbort(c));
+    (void)pthread_join(t, &r);
+    OK((zipcclResult_t)(uintptr_t)r);
+    assert_int_equal(atomic_load(&f.left), 1);
+    assert_int_equal(zipcclCommAbort(c), zipcclInvalidArgument);
+    assert_int_equal(zipcclCommDestroy(c), zipcclInvalidArgument);
+    assert_int_equal(zipcclStreamSynchronize(s), zipcclAborted);
+    OK(zipcclStreamDestroy(s));
+    fake_stop(&f);
+}
+
+struct queue {
+    zipcclComm_t comm;
+    zipcclStream_t stream;
+};
+
+static void *queue_thread(void *arg) {
+    const struct queue *q = arg;
+    for (int i = 0; i < 2500; i++)
+        if (zipcclBarrier(q->comm, q->stream) != zipcclSuccess)
+            return arg;
+    return NULL;
+}
+
+static void long_queue(void **state) {
+    (void)state;
+    struct fake f;
+    struct queue q;
+    pthread_t t;
+    void *bad;
+    fake_start(&f, FAKE_HOLD);
+    OK(zipcclStreamCreate(&q.stream));
+    for (int aborted = 0; aborted < 2; aborted++) {
+        q.comm = join(2, 0);
+        atomic_store(&f.ops, 0);
+        atomic_store(&f.release, false);
+        assert_int_equal(pthread_create(&t, NULL, queue_thread, &q), 0);
+        while (atomic_load(&f.ops) < 1000)
+            (void)usleep(1000);
+        (void)usleep(30000);
+        assert_int_equal(atomic_load(&f.ops), 1000); /* more than 1024 would be refused */
+        if (aborted)
+            OK(zipcclCommAbort(q.comm));
+        else
+            atomic_store(&f.release, true);
+        (void)pthread_join(t, &bad);
+        assert_int_equal(bad != NULL, aborted);
+        assert_int_equal(zipcclStreamSynchronize(q.stream), aborted ? zipcclAborted : zipcclSuccess);
+        assert_int_equal(atomic_load(&f.ops), aborted ? 1000 : 2500);
+        if (!aborted)
+            OK(zipcclCommDestroy(q.comm));
+    }
+    OK(zipcclStreamDestroy(q.stream));
+    fake_stop(&f);
+}
+
+/* The daemon may still write what a failed operation used: it is not used again, and a leave without an answer says
+ * so. */
+static void silent_daemon(void **state) {
+    (void)state;
+    struct fake f;
+    uint8_t m[300];
+    void *handle;
+    fake_start(&f, FAKE_EVENT_ON_OP);
+    zipcclComm_t c = join(2, 0), c2 = join(2, 0);
+    OK(zipcclMemRegister(m, sizeof m, &handle));
+    memset(m, 4, 100);
+    assert_int_equal(zipcclAllGather(m, m + 100, 100, zipcclUint8, c, NULL), zipcclRemoteError);
+    uint64_t before = f.last.recv_buffer;
+    atomic_store(&f.mode, FAKE_GOOD);
+    OK(zipcclAllGather(m, m + 100, 100, zipcclUint8, c2, NULL));
+    assert_true(f.last.recv_buffer != before);
+    assert_int_equal(m[299], 4);
+    OK(zipcclMemDeregister(handle));
+    atomic_store(&f.mode, FAKE_SILENT);
+    assert_int_equal(zipcclCommDestroy(c), zipcclTimeout);
+    assert_non_null(strstr(zipcclGetLastError(NULL), "did not answer"));
+    atomic_store(&f.mode, FAKE_GOOD);
+    OK(zipcclCommDestroy(c2));
+    fake_stop(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_daemon),       cmocka_unit_test(hello_refused),
-        cmocka_unit_test(admin),           cmocka_unit_test(shared_memory),
-        cmocka_unit_test(foreign_memory),  cmocka_unit_test(bad_arguments),
-        cmocka_unit_test(streams),         cmocka_unit_test(failures),
-        cmocka_unit_test(threads),         cmocka_unit_test(memory_outlives_daemon),
-        cmocka_unit_test(fork_is_refused), cmocka_unit_test(abort_while_waiting),
+        cmocka_unit_test(no_daemon),
+        cmocka_unit_test(hello_refused),
+        cmocka_unit_test(admin),
+        cmocka_unit_test(shared_memory),
+        cmocka_unit_test(foreign_memory),
+        cmocka_unit_test(bad_arguments),
+        cmocka_unit_test(streams),
+        cmocka_unit_test(failures),
+        cmocka_unit_test(threads),
+        cmocka_unit_test(memory_outlives_daemon),
+        cmocka_unit_test(fork_is_refused),
+        cmocka_unit_test(abort_while_waiting),
+        cmocka_unit_test(fork_stages_apart),
+        cmocka_unit_test(abort_while_destroying),
+        cmocka_unit_test(long_queue),
+        cmocka_unit_test(silent_daemon),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
