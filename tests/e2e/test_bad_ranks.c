@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "collect.h"
+#include "proto/wire.h"
 
 /* "At once", on a busy machine. */
 #define SOON 4.0
@@ -220,6 +221,22 @@ static void sizes_rank(struct e2e_rank *r) {
     e2e_report(r, rc, NULL, start);
 }
 
+/* Rank 1's id names another daemon as the meeting point, with the key and nonce of the real one. */
+static void forged_rank(struct e2e_rank *r) {
+    zipcclComm_t comm = NULL;
+    zipcclUniqueId id = e2e_id(r);
+    if (r->rank == 1) {
+        struct wire_unique_id wire;
+        memcpy(&wire, &id, sizeof wire);
+        (void)snprintf(wire.root, sizeof wire.root, "127.0.0.1:1");
+        memcpy(&id, &wire, sizeof wire);
+        e2e_sleep(0.3); /* after rank 0 */
+    }
+    double start = e2e_now();
+    zipcclResult_t rc = zipcclCommInitRank(&comm, 2, id, r->rank);
+    e2e_report(r, rc, NULL, start);
+}
+
 static void join_conflict(struct e2e *e, const char *layout, e2e_rank_fn fn, const char *what) {
     struct e2e_group g;
     int refused = 0;
@@ -244,6 +261,7 @@ static void case_join_conflicts(struct e2e *e) {
     join_conflict(e, "10", twin_rank, "rank 0");
     join_conflict(e, "00", sizes_rank, "2|3");
     join_conflict(e, "01", sizes_rank, "2|3");
+    join_conflict(e, "00", forged_rank, "unique id");
     e2e_alive(e);
 }
 E2E_CASE(join_conflicts, 60)
