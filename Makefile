@@ -3,7 +3,7 @@
 JOBS ?= $(shell nproc)
 CTEST := ctest --output-on-failure
 
-.PHONY: help setup build demo test check format format-check tidy asan tsan clang fuzz bench install clean
+.PHONY: help kernels-report setup build demo test check format format-check tidy asan tsan clang fuzz bench install clean
 
 help:
 	@echo "make demo     two node daemons and four trainers on this machine: a compressed all-gather of real tensors"
@@ -11,6 +11,7 @@ help:
 	@echo "make build    set up and build into build/ (programs in build/bin, libraries in build/lib)"
 	@echo "make check    what else must be clean: format, clang-tidy, clang, ASan+UBSan, TSan"
 	@echo "make fuzz     run every fuzz target for FUZZ_SECONDS (60) seconds"
+	@echo "make kernels-report  registers, shared memory, occupancy and predicted speed of the GPU kernels (wants nvcc)"
 	@echo "make install  install the build (DESTDIR and PREFIX are honoured)"
 
 setup:
@@ -57,6 +58,9 @@ fuzz: setup
 	cmake --preset fuzz -DZIPCCL_SIMT=off >/dev/null
 	cmake --build build-fuzz -j $(JOBS)
 	tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
+
+kernels-report:
+	kernels/cuda/report.py
 
 install: build
 	cmake --install build $(if $(PREFIX),--prefix $(PREFIX))

@@ -42,26 +42,22 @@ struct codec_row {
 
 /* ---- tier ---- */
 
-static bool tier_mode_ok(unsigned mode, unsigned base, bool full)
-{
+static bool tier_mode_ok(unsigned mode, unsigned base, bool full) {
     if (mode == ZFMT_TIER || mode == ZFMT_TIER_ZERO)
         return full;
     return base == 0 && (mode == ZFMT_ZERO || mode == ZFMT_RAW || (mode == ZFMT_CONST && full));
 }
 
-static size_t tier_dynamic_size(const struct zfmt_group *g)
-{
+static size_t tier_dynamic_size(const struct zfmt_group *g) {
     return g->n1 ? layout_tier_dynamic(g->n1, g->n2, g->n3).size : 0;
 }
 
-static bool tier_counts_ok(const struct zfmt_group *g, size_t values)
-{
+static bool tier_counts_ok(const struct zfmt_group *g, size_t values) {
     return g->n1 <= values && g->n2 <= g->n1 && g->n3 <= g->n2;
 }
 
 static size_t tier_encode(const struct group_io *io, const uint8_t *src, uint8_t *body, uint8_t *dynamic,
-                          struct zfmt_group *g, size_t *dynamic_bytes)
-{
+                          struct zfmt_group *g, size_t *dynamic_bytes) {
     _Alignas(64) uint8_t one[OPS_ESCAPES], two[OPS_ESCAPES];
     const struct cpu_ops *ops = cpu_ops_current();
     unsigned n1 = 0;
@@ -84,8 +80,7 @@ static size_t tier_encode(const struct group_io *io, const uint8_t *src, uint8_t
 }
 
 static bool tier_decode(const struct group_io *io, const struct zfmt_block *heads, const struct zfmt_group *g,
-                        const uint8_t *body, const uint8_t *dynamic, uint8_t *dst)
-{
+                        const uint8_t *body, const uint8_t *dynamic, uint8_t *dst) {
     _Alignas(64) uint8_t one[OPS_ESCAPES], two[OPS_ESCAPES];
     const struct cpu_ops *ops = cpu_ops_current();
     if (g->n1) {
@@ -103,24 +98,20 @@ static const struct coder g_tier = {2, tier_mode_ok, tier_encode, tier_dynamic_s
 
 /* ---- top7 ---- */
 
-static bool top7_mode_ok(unsigned mode, unsigned base, bool full)
-{
+static bool top7_mode_ok(unsigned mode, unsigned base, bool full) {
     return base == 0 && (mode == ZFMT_RAW || (mode == ZFMT_TOP7 && full));
 }
 
-static size_t top7_dynamic_size(const struct zfmt_group *g)
-{
+static size_t top7_dynamic_size(const struct zfmt_group *g) {
     return layout_align(g->n1, ZFMT_ALIGN);
 }
 
-static bool top7_counts_ok(const struct zfmt_group *g, size_t values)
-{
+static bool top7_counts_ok(const struct zfmt_group *g, size_t values) {
     return g->n1 <= values && g->n2 == 0 && g->n3 == 0;
 }
 
 static size_t top7_encode(const struct group_io *io, const uint8_t *src, uint8_t *body, uint8_t *dynamic,
-                          struct zfmt_group *g, size_t *dynamic_bytes)
-{
+                          struct zfmt_group *g, size_t *dynamic_bytes) {
     _Alignas(64) uint8_t one[OPS_ESCAPES];
     unsigned n1 = 0;
     size_t bytes = io->blocks ? cpu_ops_current()->top7_encode(io->kind, src, io->blocks, io->heads, body, one, &n1,
@@ -134,12 +125,10 @@ static size_t top7_encode(const struct group_io *io, const uint8_t *src, uint8_t
 }
 
 static bool top7_decode(const struct group_io *io, const struct zfmt_block *heads, const struct zfmt_group *g,
-                        const uint8_t *body, const uint8_t *dynamic, uint8_t *dst)
-{
+                        const uint8_t *body, const uint8_t *dynamic, uint8_t *dst) {
     _Alignas(64) uint8_t one[OPS_ESCAPES];
     memcpy(one, dynamic, g->n1);
-    return cpu_ops_current()->top7_decode(io->kind, heads, io->blocks, body, one, dst, io->stream, io->window) ==
-           g->n1;
+    return cpu_ops_current()->top7_decode(io->kind, heads, io->blocks, body, one, dst, io->stream, io->window) == g->n1;
 }
 
 static const struct coder g_top7 = {3, top7_mode_ok, top7_encode, top7_dynamic_size, top7_decode, top7_counts_ok};
@@ -152,15 +141,13 @@ static const struct codec_row g_codecs[zipcclNumCodecs] = {
     [zipcclCodecTier] = {"tier", &g_tier},
 };
 
-const char *codec_name(zipcclCodec_t codec)
-{
+const char *codec_name(zipcclCodec_t codec) {
     if (codec == zipcclCodecAuto)
         return "auto";
     return (unsigned)codec < zipcclNumCodecs ? g_codecs[codec].name : NULL;
 }
 
-bool codec_from_name(const char *name, zipcclCodec_t *codec)
-{
+bool codec_from_name(const char *name, zipcclCodec_t *codec) {
     if (!name)
         return false;
     if (strcasecmp(name, "auto") == 0) {
@@ -176,15 +163,13 @@ bool codec_from_name(const char *name, zipcclCodec_t *codec)
     return false;
 }
 
-bool codec_supports(zipcclCodec_t codec, zipcclDataType_t dtype)
-{
+bool codec_supports(zipcclCodec_t codec, zipcclDataType_t dtype) {
     if ((unsigned)codec >= zipcclNumCodecs || !dtype_get(dtype))
         return false;
     return codec == zipcclCodecRaw || layout_kind_of(dtype) != NUM_KINDS;
 }
 
-struct codec_sizes codec_bound(zipcclCodec_t codec, zipcclDataType_t dtype, size_t count)
-{
+struct codec_sizes codec_bound(zipcclCodec_t codec, zipcclDataType_t dtype, size_t count) {
     struct codec_sizes s = {0, 0};
     if (!codec_supports(codec, dtype) || count > ZFMT_MAX_COUNT)
         return s;
@@ -197,8 +182,8 @@ struct codec_sizes codec_bound(zipcclCodec_t codec, zipcclDataType_t dtype, size
     struct layout_tables t = layout_tables_of(count);
     s.static_bytes = layout_align(t.bodies + layout_align(count * layout_bytes(kind), ZFMT_BODY_ALIGN), ZFMT_ALIGN);
     /* A group's blocks at their budgets, and its arrays' rounding (up to 17 bytes each). */
-    s.dynamic_bytes = t.groups * layout_align((size_t)layout_budget(kind, c->planes) * ZFMT_GROUP_BLOCKS + 5 * 17,
-                                              ZFMT_ALIGN);
+    s.dynamic_bytes =
+        t.groups * layout_align((size_t)layout_budget(kind, c->planes) * ZFMT_GROUP_BLOCKS + 5 * 17, ZFMT_ALIGN);
     return s;
 }
 
@@ -206,8 +191,7 @@ struct codec_sizes codec_bound(zipcclCodec_t codec, zipcclDataType_t dtype, size
 
 /* The last block, of fewer than 512 values: zero where the codec has it and all bits are 0, else raw. */
 static size_t encode_short(const struct coder *c, const uint8_t *src, size_t bytes, struct zfmt_block *head,
-                           uint8_t *body)
-{
+                           uint8_t *body) {
     bool zero = c->mode_ok(ZFMT_ZERO, 0, false);
     for (size_t i = 0; zero && i < bytes; i++)
         zero = src[i] == 0;
@@ -221,8 +205,7 @@ static size_t encode_short(const struct coder *c, const uint8_t *src, size_t byt
 }
 
 static void encode_chunk(zipcclCodec_t codec, zipcclDataType_t dtype, const uint8_t *src, size_t count,
-                         uint8_t *static_part, uint8_t *dynamic, unsigned flags, struct codec_sizes *sizes)
-{
+                         uint8_t *static_part, uint8_t *dynamic, unsigned flags, struct codec_sizes *sizes) {
     const struct coder *c = g_codecs[codec].coder;
     struct group_io io = {.kind = layout_kind_of(dtype), .stream = (flags & CODEC_STREAMING) != 0};
     const size_t bytes = layout_bytes(io.kind);
@@ -268,8 +251,7 @@ static void encode_chunk(zipcclCodec_t codec, zipcclDataType_t dtype, const uint
 }
 
 zipcclResult_t codec_encode(zipcclCodec_t codec, zipcclDataType_t dtype, const void *src, size_t count,
-                            void *static_part, void *dynamic_part, unsigned flags, struct codec_sizes *sizes)
-{
+                            void *static_part, void *dynamic_part, unsigned flags, struct codec_sizes *sizes) {
     if (!codec_supports(codec, dtype) || count > ZFMT_MAX_COUNT)
         return zipcclInvalidArgument;
     if (g_codecs[codec].coder) {
@@ -285,16 +267,14 @@ zipcclResult_t codec_encode(zipcclCodec_t codec, zipcclDataType_t dtype, const v
 
 /* ---- decode ---- */
 
-static bool all_zero(const uint8_t *p, size_t n)
-{
+static bool all_zero(const uint8_t *p, size_t n) {
     uint8_t any = 0;
     for (size_t i = 0; i < n; i++)
         any |= p[i];
     return any == 0;
 }
 
-static bool header_ok(const struct zfmt_header *h, zipcclCodec_t codec, zipcclDataType_t dtype, size_t count)
-{
+static bool header_ok(const struct zfmt_header *h, zipcclCodec_t codec, zipcclDataType_t dtype, size_t count) {
     const struct codec_sizes bound = codec_bound(codec, dtype, count);
     if (h->magic != ZFMT_MAGIC || h->version != ZFMT_VERSION || h->codec != codec || h->dtype != dtype ||
         h->count != count || !all_zero(h->reserved, sizeof(h->reserved)))
@@ -307,8 +287,7 @@ static bool header_ok(const struct zfmt_header *h, zipcclCodec_t codec, zipcclDa
 }
 
 zipcclResult_t codec_peek(zipcclCodec_t codec, zipcclDataType_t dtype, size_t count, const void *header,
-                          size_t header_bytes, struct codec_sizes *sizes)
-{
+                          size_t header_bytes, struct codec_sizes *sizes) {
     if (!codec_supports(codec, dtype) || count > ZFMT_MAX_COUNT)
         return zipcclInvalidArgument;
     if (!g_codecs[codec].coder) {
@@ -328,8 +307,7 @@ zipcclResult_t codec_peek(zipcclCodec_t codec, zipcclDataType_t dtype, size_t co
 
 /* Checks the modes of a group's blocks and adds up their bodies. */
 static bool bodies_of(const struct coder *c, const struct group_io *io, const struct zfmt_block *heads, size_t rest,
-                      size_t *full, size_t *last)
-{
+                      size_t *full, size_t *last) {
     const size_t bytes = layout_bytes(io->kind);
     *full = *last = 0;
     for (unsigned b = 0; b < io->blocks; b++) {
@@ -346,8 +324,7 @@ static bool bodies_of(const struct coder *c, const struct group_io *io, const st
 }
 
 static zipcclResult_t decode_chunk(const struct coder *c, const struct zfmt_header *h, enum layout_kind kind,
-                                   const uint8_t *static_part, const uint8_t *dynamic, uint8_t *dst, unsigned flags)
-{
+                                   const uint8_t *static_part, const uint8_t *dynamic, uint8_t *dst, unsigned flags) {
     const size_t count = h->count, bytes = layout_bytes(kind);
     const struct layout_tables t = layout_tables_of(count);
     struct group_io io = {.kind = kind,
@@ -388,8 +365,7 @@ static zipcclResult_t decode_chunk(const struct coder *c, const struct zfmt_head
 }
 
 zipcclResult_t codec_decode(zipcclCodec_t codec, zipcclDataType_t dtype, const void *static_part, size_t static_bytes,
-                            const void *dynamic_part, size_t dynamic_bytes, void *dst, size_t count, unsigned flags)
-{
+                            const void *dynamic_part, size_t dynamic_bytes, void *dst, size_t count, unsigned flags) {
     struct codec_sizes sizes;
     zipcclResult_t r = codec_peek(codec, dtype, count, static_part, static_bytes, &sizes);
     if (r != zipcclSuccess)

@@ -21,13 +21,11 @@ static const struct dtype_info g_dtypes[zipcclNumTypes] = {
     [zipcclFloat8e5m2] = {"fp8_e5m2", "F8_E5M2", 1, 5, 0, 3},
 };
 
-const struct dtype_info *dtype_get(unsigned dtype)
-{
+const struct dtype_info *dtype_get(unsigned dtype) {
     return dtype < zipcclNumTypes ? &g_dtypes[dtype] : NULL;
 }
 
-bool dtype_from_name(const char *name, zipcclDataType_t *dtype)
-{
+bool dtype_from_name(const char *name, zipcclDataType_t *dtype) {
     if (!name)
         return false;
     for (unsigned i = 0; i < zipcclNumTypes; i++) {

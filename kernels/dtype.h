@@ -12,12 +12,12 @@
 #include "zipccl_types.h"
 
 struct dtype_info {
-    const char *name;         /* "bf16" */
-    const char *safetensors;  /* "BF16", the name in a .safetensors header; NULL if none */
-    uint8_t bytes;            /* of a value */
-    uint8_t exponent_bits;    /* 0: not a float that the codec splits */
-    uint8_t byte_planes;      /* remainder bits / 8 */
-    uint8_t bit_planes;       /* remainder bits % 8 */
+    const char *name;        /* "bf16" */
+    const char *safetensors; /* "BF16", the name in a .safetensors header; NULL if none */
+    uint8_t bytes;           /* of a value */
+    uint8_t exponent_bits;   /* 0: not a float that the codec splits */
+    uint8_t byte_planes;     /* remainder bits / 8 */
+    uint8_t bit_planes;      /* remainder bits % 8 */
 };
 
 /* NULL for an unknown dtype (the value may come from outside). */

@@ -15,67 +15,69 @@
 /* The dtypes that the codec splits. */
 enum layout_kind { KIND_BF16 = 0, KIND_FP16, KIND_FP32, KIND_E4M3, KIND_E5M2, NUM_KINDS };
 
-static inline size_t layout_align(size_t n, size_t to)
-{
+static inline size_t layout_align(size_t n, size_t to) {
     return (n + to - 1) / to * to;
 }
 
 /* NUM_KINDS for a dtype that is not split. */
-static inline enum layout_kind layout_kind_of(unsigned dtype)
-{
+static inline enum layout_kind layout_kind_of(unsigned dtype) {
     switch (dtype) {
-    case zipcclBfloat16: return KIND_BF16;
-    case zipcclFloat16: return KIND_FP16;
-    case zipcclFloat32: return KIND_FP32;
-    case zipcclFloat8e4m3: return KIND_E4M3;
-    case zipcclFloat8e5m2: return KIND_E5M2;
-    default: return NUM_KINDS;
+    case zipcclBfloat16:
+        return KIND_BF16;
+    case zipcclFloat16:
+        return KIND_FP16;
+    case zipcclFloat32:
+        return KIND_FP32;
+    case zipcclFloat8e4m3:
+        return KIND_E4M3;
+    case zipcclFloat8e5m2:
+        return KIND_E5M2;
+    default:
+        return NUM_KINDS;
     }
 }
 
 /* Bytes of a value. */
-static inline unsigned layout_bytes(enum layout_kind k)
-{
+static inline unsigned layout_bytes(enum layout_kind k) {
     return k == KIND_FP32 ? 4 : k == KIND_BF16 || k == KIND_FP16 ? 2 : 1;
 }
 
-static inline unsigned layout_byte_planes(enum layout_kind k)
-{
+static inline unsigned layout_byte_planes(enum layout_kind k) {
     return k == KIND_FP32 ? 3 : k == KIND_BF16 || k == KIND_FP16 ? 1 : 0;
 }
 
-static inline unsigned layout_bit_planes(enum layout_kind k)
-{
+static inline unsigned layout_bit_planes(enum layout_kind k) {
     return k == KIND_E4M3 ? 4 : k == KIND_FP16 || k == KIND_E5M2 ? 3 : 0;
 }
 
-static inline size_t layout_raw_body(enum layout_kind k)
-{
+static inline size_t layout_raw_body(enum layout_kind k) {
     return (size_t)ZFMT_BLOCK * layout_bytes(k);
 }
 
 /* A body with this many code planes. */
-static inline size_t layout_coded_body(enum layout_kind k, unsigned code_planes)
-{
+static inline size_t layout_coded_body(enum layout_kind k, unsigned code_planes) {
     return (size_t)ZFMT_PLANE * (code_planes + layout_bit_planes(k)) + (size_t)ZFMT_BLOCK * layout_byte_planes(k);
 }
 
 /* Bytes of the body of a full block; mode < ZFMT_NUM_MODES. */
-static inline size_t layout_body(enum layout_kind k, unsigned mode)
-{
+static inline size_t layout_body(enum layout_kind k, unsigned mode) {
     switch (mode) {
-    case ZFMT_CONST: return ZFMT_BODY_ALIGN;
+    case ZFMT_CONST:
+        return ZFMT_BODY_ALIGN;
     case ZFMT_TIER:
-    case ZFMT_TIER_ZERO: return layout_coded_body(k, 2);
-    case ZFMT_RAW: return layout_raw_body(k);
-    case ZFMT_TOP7: return layout_coded_body(k, 3);
-    default: return 0;
+    case ZFMT_TIER_ZERO:
+        return layout_coded_body(k, 2);
+    case ZFMT_RAW:
+        return layout_raw_body(k);
+    case ZFMT_TOP7:
+        return layout_coded_body(k, 3);
+    default:
+        return 0;
     }
 }
 
 /* The most bytes of dynamic part that a coded block may cost: what it saves, less the margin. */
-static inline unsigned layout_budget(enum layout_kind k, unsigned code_planes)
-{
+static inline unsigned layout_budget(enum layout_kind k, unsigned code_planes) {
     return (unsigned)(layout_raw_body(k) - layout_coded_body(k, code_planes)) - ZFMT_TIER_MARGIN;
 }
 
@@ -84,8 +86,7 @@ struct layout_dynamic {
     size_t tier2[2], tier3[2], raw, size;
 };
 
-static inline struct layout_dynamic layout_tier_dynamic(size_t n1, size_t n2, size_t n3)
-{
+static inline struct layout_dynamic layout_tier_dynamic(size_t n1, size_t n2, size_t n3) {
     struct layout_dynamic l;
     size_t p2 = layout_align((n1 + 7) / 8, ZFMT_ARRAY_ALIGN), p3 = layout_align((n2 + 7) / 8, ZFMT_ARRAY_ALIGN);
     l.tier2[0] = 0;
@@ -102,8 +103,7 @@ struct layout_tables {
     size_t blocks, groups, heads, table, bodies;
 };
 
-static inline struct layout_tables layout_tables_of(size_t count)
-{
+static inline struct layout_tables layout_tables_of(size_t count) {
     struct layout_tables t;
     t.blocks = (count + ZFMT_BLOCK - 1) / ZFMT_BLOCK;
     t.groups = (count + ZFMT_GROUP - 1) / ZFMT_GROUP;

@@ -10,8 +10,7 @@
 /* Hits around the 16 counted exponents: 8 zeros on both sides make every look-up valid. */
 #define PAD 8
 
-struct zfmt_block model_choose(const struct model_counts *c, unsigned budget)
-{
+struct zfmt_block model_choose(const struct model_counts *c, unsigned budget) {
     uint16_t h[MODEL_COUNTS + 2 * PAD] = {0};
     uint16_t price[2][MODEL_COUNTS];
     memcpy(h + PAD, c->hits, sizeof(c->hits));
@@ -44,20 +43,24 @@ struct zfmt_block model_choose(const struct model_counts *c, unsigned budget)
     return choice;
 }
 
-static inline unsigned exponent_of(enum layout_kind kind, const uint8_t *p)
-{
+static inline unsigned exponent_of(enum layout_kind kind, const uint8_t *p) {
     switch (kind) {
-    case KIND_BF16: return (unsigned)(p[1] & 0x7f) << 1 | p[0] >> 7;
-    case KIND_FP16: return p[1] >> 2 & 0x1f;
-    case KIND_FP32: return (unsigned)(p[3] & 0x7f) << 1 | p[2] >> 7;
-    case KIND_E4M3: return p[0] >> 3 & 0xf;
-    case KIND_E5M2: return p[0] >> 2 & 0x1f;
-    default: return 0;
+    case KIND_BF16:
+        return (unsigned)(p[1] & 0x7f) << 1 | p[0] >> 7;
+    case KIND_FP16:
+        return p[1] >> 2 & 0x1f;
+    case KIND_FP32:
+        return (unsigned)(p[3] & 0x7f) << 1 | p[2] >> 7;
+    case KIND_E4M3:
+        return p[0] >> 3 & 0xf;
+    case KIND_E5M2:
+        return p[0] >> 2 & 0x1f;
+    default:
+        return 0;
     }
 }
 
-static void sample(enum layout_kind kind, const uint8_t *src, size_t count, uint32_t h[256])
-{
+static void sample(enum layout_kind kind, const uint8_t *src, size_t count, uint32_t h[256]) {
     unsigned bytes = layout_bytes(kind);
     if (count < (size_t)MODEL_PLACES * MODEL_PLACE) {
         for (size_t i = 0; i < count; i++)
@@ -72,8 +75,7 @@ static void sample(enum layout_kind kind, const uint8_t *src, size_t count, uint
     }
 }
 
-struct model_window model_window_of(enum layout_kind kind, const void *src, size_t count)
-{
+struct model_window model_window_of(enum layout_kind kind, const void *src, size_t count) {
     uint32_t h[256] = {0};
     sample(kind, src, count, h);
     uint32_t size = 0;
@@ -99,24 +101,21 @@ struct model_window model_window_of(enum layout_kind kind, const void *src, size
     return w;
 }
 
-uint8_t model_window_of_sigma(int log2_sigma_256)
-{
+uint8_t model_window_of_sigma(int log2_sigma_256) {
     /* floor(log2 sigma) + 1, one higher where its fraction is 0.72 or more. */
     int base = (log2_sigma_256 - (log2_sigma_256 & 255)) / 256 + 1 + ((log2_sigma_256 & 255) >= 184);
     base += 127;
     return (uint8_t)(base < 6 ? 6 : base > 254 ? 254 : base);
 }
 
-void model_histogram(enum layout_kind kind, const void *src, size_t count, uint64_t histogram[256])
-{
+void model_histogram(enum layout_kind kind, const void *src, size_t count, uint64_t histogram[256]) {
     const uint8_t *p = src;
     unsigned bytes = layout_bytes(kind);
     for (size_t i = 0; i < count; i++)
         histogram[exponent_of(kind, p + i * bytes)]++;
 }
 
-double model_exponent_entropy(const uint64_t histogram[256])
-{
+double model_exponent_entropy(const uint64_t histogram[256]) {
     double total = 0, bits = 0;
     for (unsigned e = 0; e < 256; e++)
         total += (double)histogram[e];
@@ -127,8 +126,7 @@ double model_exponent_entropy(const uint64_t histogram[256])
     return total > 0 ? bits / total : 0;
 }
 
-double model_limit_ratio(enum layout_kind kind, double entropy)
-{
+double model_limit_ratio(enum layout_kind kind, double entropy) {
     unsigned total = 8 * layout_bytes(kind);
     unsigned remainder = 8 * layout_byte_planes(kind) + layout_bit_planes(kind);
     return total / (remainder + entropy);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Speed and ratio of the codec on one core, against memcpy in the same run: bench_kernels [--verify] [--isa NAME]
- * [--codec NAME] [--mib N] [--chunk N] [--reps N] FILE.bf16|FILE.f32 ... Each file is repeated to fill the buffer. Without files:
- * N(0, sigma) values. Prints ratio, and the speed of encode and decode as a share of memcpy's (best median of five rounds).
+ * [--codec NAME] [--mib N] [--chunk N] [--reps N] FILE.bf16|FILE.f32 ... Each file is repeated to fill the buffer.
+ * Without files: N(0, sigma) values. Prints ratio, and the speed of encode and decode as a share of memcpy's (best
+ * median of five rounds).
  */
 #include <math.h>
 #include <stdbool.h>
@@ -31,27 +32,23 @@ struct buffers {
     uint8_t *src, *dst, *parts, *dynamic;
 };
 
-static uint64_t now_ns(void)
-{
+static uint64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static int compare(const void *a, const void *b)
-{
+static int compare(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-static double median(double *v, unsigned n)
-{
+static double median(double *v, unsigned n) {
     qsort(v, n, sizeof(*v), compare);
     return v[n / 2];
 }
 
-static void *pages(size_t bytes)
-{
+static void *pages(size_t bytes) {
     bytes = (bytes + 4095 + (1u << 21)) & ~(size_t)4095;
     uint8_t *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
@@ -61,8 +58,7 @@ static void *pages(size_t bytes)
     return (uint8_t *)(((uintptr_t)p + 4095) & ~(uintptr_t)4095);
 }
 
-static void check(zipcclResult_t r)
-{
+static void check(zipcclResult_t r) {
     if (r != zipcclSuccess) {
         fprintf(stderr, "bench_kernels: codec failed: %d\n", r);
         exit(1);
@@ -71,8 +67,7 @@ static void check(zipcclResult_t r)
 
 /* One pass over the buffer in chunks; encode leaves the parts for decode. Returns the coded bytes. */
 static size_t pass(const struct options *o, zipcclDataType_t dtype, const struct buffers *b, bool decode,
-                   struct codec_sizes *sizes)
-{
+                   struct codec_sizes *sizes) {
     const size_t width = dtype_get(dtype)->bytes;
     const struct codec_sizes bound = codec_bound(o->codec, dtype, o->chunk / width);
     const unsigned flags = o->bytes > (8u << 20) ? CODEC_STREAMING : 0;
@@ -90,8 +85,7 @@ static size_t pass(const struct options *o, zipcclDataType_t dtype, const struct
     return total;
 }
 
-static void bench(const struct options *o, const char *name, zipcclDataType_t dtype, const struct buffers *b)
-{
+static void bench(const struct options *o, const char *name, zipcclDataType_t dtype, const struct buffers *b) {
     static struct codec_sizes sizes[1 << 16];
     static double t[3][MAX_REPS];
     double best[3] = {1e30, 1e30, 1e30};
@@ -128,8 +122,7 @@ static void bench(const struct options *o, const char *name, zipcclDataType_t dt
 }
 
 /* Box-Muller over a xorshift generator. */
-static double gauss(void)
-{
+static double gauss(void) {
     static uint64_t s = 88172645463325252ull;
     double u[2];
     for (unsigned i = 0; i < 2; i++) {
@@ -141,8 +134,7 @@ static double gauss(void)
     return sqrt(-2 * log(u[0])) * cos(6.283185307179586 * u[1]);
 }
 
-static void fill_gauss(uint8_t *p, size_t bytes, double sigma)
-{
+static void fill_gauss(uint8_t *p, size_t bytes, double sigma) {
     for (size_t i = 0; i + 2 <= bytes; i += 2) {
         const float f = (float)(gauss() * sigma);
         uint32_t w;
@@ -152,8 +144,7 @@ static void fill_gauss(uint8_t *p, size_t bytes, double sigma)
     }
 }
 
-static bool fill_file(uint8_t *p, size_t bytes, const char *path)
-{
+static bool fill_file(uint8_t *p, size_t bytes, const char *path) {
     FILE *f = fopen(path, "rb");
     if (!f) {
         perror(path);
@@ -166,8 +157,7 @@ static bool fill_file(uint8_t *p, size_t bytes, const char *path)
     return n > 0;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct options o = {.codec = zipcclCodecTier, .bytes = 1u << 20, .reps = 101};
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; i++) {
