@@ -44,8 +44,15 @@ INLINE uint64_t get_word(const uint8_t *p) {
     return w;
 }
 
+/* A load that stays one: the compiler would make it an operand of each instruction that wants it. */
+INLINE v64 load_once(const void *p) {
+    v64 v = load(p);
+    __asm__("" : "+v"(v));
+    return v;
+}
+
 INLINE void join(v64 e, const uint8_t *plane, unsigned i, uint8_t *dst, bool stream) {
-    const v64 r = load(plane + 64 * i);
+    const v64 r = load_once(plane + 64 * i);
     const v64 a = _mm512_permutex2var_epi8(r, load(g_weave[0]), e),
               b = _mm512_permutex2var_epi8(r, load(g_weave[1]), e);
     put(dst + 128 * i, _mm512_shldi_epi16(a, a, 15), stream);
