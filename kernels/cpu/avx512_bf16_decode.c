@@ -5,15 +5,6 @@
  */
 #include "kernels/cpu/avx512_bf16.h"
 
-/* Bytes of two registers in turn, the first 32 and the last 32 of each. */
-static const uint8_t g_weave[2][64] __attribute__((aligned(64))) = {
-    {0,  64, 1,  65, 2,  66, 3,  67, 4,  68, 5,  69, 6,  70, 7,  71, 8,  72, 9,  73, 10, 74,
-     11, 75, 12, 76, 13, 77, 14, 78, 15, 79, 16, 80, 17, 81, 18, 82, 19, 83, 20, 84, 21, 85,
-     22, 86, 23, 87, 24, 88, 25, 89, 26, 90, 27, 91, 28, 92, 29, 93, 30, 94, 31, 95},
-    {32, 96,  33, 97,  34, 98,  35, 99,  36, 100, 37, 101, 38, 102, 39, 103, 40, 104, 41, 105, 42, 106,
-     43, 107, 44, 108, 45, 109, 46, 110, 47, 111, 48, 112, 49, 113, 50, 114, 51, 115, 52, 116, 53, 117,
-     54, 118, 55, 119, 56, 120, 57, 121, 58, 122, 59, 123, 60, 124, 61, 125, 62, 126, 63, 127}};
-
 /* The opposite of the encoder's g_plane: planes 0 and 1 of eight rows as bit matrices of four rows each, two bits a row
  * (with the bytes in the order that the transposing instruction wants). */
 static const uint8_t g_unplane[2][64] __attribute__((aligned(64))) = {

@@ -14,15 +14,6 @@ enum {
     TOP7_BUDGET = STEP - TOP7_BODY - ZFMT_TIER_MARGIN
 };
 
-/* Every other byte of two registers, even or odd. */
-static const uint8_t g_pick[2][64] __attribute__((aligned(64))) = {
-    {0,  2,  4,  6,  8,  10, 12,  14,  16,  18,  20,  22,  24,  26,  28,  30,  32,  34,  36,  38, 40, 42,
-     44, 46, 48, 50, 52, 54, 56,  58,  60,  62,  64,  66,  68,  70,  72,  74,  76,  78,  80,  82, 84, 86,
-     88, 90, 92, 94, 96, 98, 100, 102, 104, 106, 108, 110, 112, 114, 116, 118, 120, 122, 124, 126},
-    {1,  3,  5,  7,  9,  11, 13,  15,  17,  19,  21,  23,  25,  27,  29,  31,  33,  35,  37,  39, 41, 43,
-     45, 47, 49, 51, 53, 55, 57,  59,  61,  63,  65,  67,  69,  71,  73,  75,  77,  79,  81,  83, 85, 87,
-     89, 91, 93, 95, 97, 99, 101, 103, 105, 107, 109, 111, 113, 115, 117, 119, 121, 123, 125, 127}};
-
 /* Planes and codes are bit matrices, transposed 8 by 8. Tier packs the codes of four rows into bytes, two bits a row; a
  * qword of the transpose then has byte p of row r at 2 * r + p. g_plane gathers plane p of eight rows from two of
  * them. */
@@ -52,8 +43,8 @@ INLINE v64 split(const uint8_t *src, unsigned i, uint8_t *plane, bool stream) {
     a = _mm512_shldi_epi16(a, a, 1);
     b = _mm512_shldi_epi16(b, b, 1);
     if (plane)
-        put(plane + 64 * i, _mm512_permutex2var_epi8(a, load(g_pick[0]), b), stream);
-    return _mm512_permutex2var_epi8(a, load(g_pick[1]), b);
+        put(plane + 64 * i, _mm512_permutex2var_epi8(a, load(g_pick2[0]), b), stream);
+    return _mm512_permutex2var_epi8(a, load(g_pick2[1]), b);
 }
 
 /* Step 2 of the rule: the guess in every byte. */
