@@ -51,25 +51,33 @@ enum wire_type {
 #undef WIRE_ENUM
 };
 
-/* One collective of one rank. 88 bytes, little endian. Buffers are {id of a registered buffer, offset in it}. */
+/* One operation of one rank. 104 bytes, little endian, then the counts of the v operations: all-gather-v and
+ * reduce-scatter-v: nranks counts; all-to-all-v: nranks each of send counts, send offsets, receive counts, receive
+ * offsets (values). Each a uint64. Buffers are {id of a registered buffer, offset in it}. */
 struct wire_request {
-    uint64_t comm; /* handle from CommInitReply, of this session */
-    uint64_t seq;  /* 1, 2, 3... per communicator and rank */
-    uint64_t count;
+    uint64_t comm;        /* handle from CommInitReply, of this session */
+    uint64_t seq;         /* 1, 2, 3... per communicator and rank */
+    uint64_t count;       /* as in the API; v operations: 0 */
     uint64_t send_buffer; /* 0: none */
     uint64_t send_offset;
     uint64_t recv_buffer; /* 0: none */
     uint64_t recv_offset;
     uint64_t max_count; /* reserved for capped counts, 0 */
+    uint64_t scalar;    /* PreMulSum: its bytes, in dtype, from the lowest; else 0 */
     uint16_t op;        /* zipcclOp_t */
     uint16_t dtype;     /* zipcclDataType_t */
     uint16_t codec;     /* zipcclCodec_t: pinned, or zipcclCodecAuto */
-    uint16_t flags;     /* 0 */
-    uint32_t root;
-    uint32_t reserved;  /* 0 */
+    uint16_t flags;     /* WIRE_GROUP_MORE */
+    uint32_t root;      /* send, receive: the other rank */
+    uint8_t redop;      /* zipcclRedOp_t, 0 where nothing is reduced */
+    uint8_t arm;        /* zipcclArm_t: pinned, or zipcclArmAuto; 0 where nothing is reduced */
+    uint16_t reserved;  /* 0 */
     uint64_t client_ns; /* CLOCK_MONOTONIC of the client when it sent */
 };
-_Static_assert(sizeof(struct wire_request) == 88, "wire_request layout");
+_Static_assert(sizeof(struct wire_request) == 104, "wire_request layout");
+/* The next request of this communicator belongs to the same group; the last one of a group does not have it. */
+#define WIRE_GROUP_MORE 1u
+#define WIRE_MAX_GROUP  4096u
 
 /* The end of one request. A text for people follows where result is not success. */
 struct wire_completion {

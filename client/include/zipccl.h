@@ -87,6 +87,17 @@ ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommUserRank(zipcclComm_t comm
  * must pin alike; ranks that differ get zipcclInvalidArgument from the next operation. */
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommSetCodec(zipcclComm_t comm, zipcclCodec_t codec);
 
+/* Pins how this communicator's later reductions move their data (zipcclArmAuto undoes it); every rank must pin alike.
+ * Flat is refused (zipcclInvalidArgument) where it would move more than twice the hierarchical arm's bytes between
+ * nodes, and for zipcclPreMulSum. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommSetArm(zipcclComm_t comm, zipcclArm_t arm);
+
+/* Ranks of comm that give the same color (>= 0) form a new communicator, ordered by key, then by rank. Called by all
+ * ranks of comm, when no operation is under way; with ZIPCCL_SPLIT_NOCOLOR a rank joins none and *newcomm is NULL. */
+#define ZIPCCL_SPLIT_NOCOLOR (-1)
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclCommSplit(zipcclComm_t comm, int color, int key,
+                                                            zipcclComm_t *newcomm);
+
 /* Streams. An operation given a stream returns once it is queued; its buffers belong to zipccl
  * until the stream says that it is done. An operation given NULL returns when it is done.
  * With 1000 operations of its communicator under way, queueing waits for the first to be done. */
@@ -121,6 +132,74 @@ ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclBroadcast(const void *sendbuff
                                                             zipcclStream_t stream);
 /* Done when every rank has called it. */
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclBarrier(zipcclComm_t comm, zipcclStream_t stream);
+
+/* Reductions; what they compute, in which order and with which roundings: zipcclRedOp_t.
+ *
+ * sendbuff and recvbuff hold count elements each; in place where equal. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
+                                                            zipcclDataType_t dtype, zipcclRedOp_t op, zipcclComm_t comm,
+                                                            zipcclStream_t stream);
+/* recvbuff is written on root alone and may be NULL elsewhere. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclReduce(const void *sendbuff, void *recvbuff, size_t count,
+                                                         zipcclDataType_t dtype, zipcclRedOp_t op, int root,
+                                                         zipcclComm_t comm, zipcclStream_t stream);
+/* sendbuff holds nranks * recvcount elements; rank r gets the result of those at r * recvcount. In place where
+ * recvbuff == sendbuff + rank * recvcount elements. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
+                                                                zipcclDataType_t dtype, zipcclRedOp_t op,
+                                                                zipcclComm_t comm, zipcclStream_t stream);
+/* A reduction that multiplies this rank's values by *scalar (of dtype) first. Every rank makes its own, and calls the
+ * operation with it; other dtypes are refused. Freed by zipcclRedOpDestroy or with the communicator. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclRedOpCreatePreMulSum(zipcclRedOp_t *op, const void *scalar,
+                                                                       zipcclDataType_t dtype, zipcclComm_t comm);
+ZIPCCL_API zipcclResult_t zipcclRedOpDestroy(zipcclRedOp_t op, zipcclComm_t comm);
+
+/* As the operations without v, but with counts[r] elements of rank r, equal on all ranks; parts lie one after another.
+ * counts is read during the call. In place as there. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclAllGatherv(const void *sendbuff, void *recvbuff, const size_t *counts,
+                                                             zipcclDataType_t dtype, zipcclComm_t comm,
+                                                             zipcclStream_t stream);
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclReduceScatterv(const void *sendbuff, void *recvbuff,
+                                                                 const size_t *counts, zipcclDataType_t dtype,
+                                                                 zipcclRedOp_t op, zipcclComm_t comm,
+                                                                 zipcclStream_t stream);
+
+/* Both buffers hold nranks * count elements: those at p * count go to, and come from, rank p. The buffers must not
+ * overlap (here and in all-to-all-v). */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclAllToAll(const void *sendbuff, void *recvbuff, size_t count,
+                                                           zipcclDataType_t dtype, zipcclComm_t comm,
+                                                           zipcclStream_t stream);
+/* sendcounts[p] elements at sendbuff + senddispls[p] go to rank p; recvcounts[p] come to recvbuff + recvdispls[p] from
+ * it, and must equal what p sends. displs NULL: the parts lie one after another. Arrays are read during the call. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclAllToAllv(const void *sendbuff, const size_t *sendcounts,
+                                                            const size_t *senddispls, void *recvbuff,
+                                                            const size_t *recvcounts, const size_t *recvdispls,
+                                                            zipcclDataType_t dtype, zipcclComm_t comm,
+                                                            zipcclStream_t stream);
+/* count elements of every rank; recvbuff (root alone) holds nranks * count. In place on root where sendbuff ==
+ * recvbuff + root * count elements. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclGather(const void *sendbuff, void *recvbuff, size_t count,
+                                                         zipcclDataType_t dtype, int root, zipcclComm_t comm,
+                                                         zipcclStream_t stream);
+/* sendbuff (root alone) holds nranks * count elements; rank r gets those at r * count. In place on root where recvbuff
+ * == sendbuff + root * count elements. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclScatter(const void *sendbuff, void *recvbuff, size_t count,
+                                                          zipcclDataType_t dtype, int root, zipcclComm_t comm,
+                                                          zipcclStream_t stream);
+
+/* Between two ranks: a send meets the peer's receive of the same count and dtype, in the order in which each of the two
+ * issues them. Both may wait for each other: where ranks send and receive at once, put the calls in a group. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclSend(const void *sendbuff, size_t count, zipcclDataType_t dtype,
+                                                       int peer, zipcclComm_t comm, zipcclStream_t stream);
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclRecv(void *recvbuff, size_t count, zipcclDataType_t dtype, int peer,
+                                                       zipcclComm_t comm, zipcclStream_t stream);
+
+/* Between start and end (of this thread; they nest) operations are only noted, arguments checked; the outermost end
+ * issues them as one: they run side by side, and are done together. All use one stream for each communicator. Ranks
+ * must group the same collectives (not the same sends and receives). The end returns the first error of the notes too;
+ * then nothing was issued. At most 4096 operations; not zipcclBarrier, zipcclCommInitRank, CommSplit, Destroy. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclGroupStart(void);
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclGroupEnd(void);
 
 #ifdef __cplusplus
 }

@@ -60,8 +60,60 @@ typedef enum {
     zipcclNumTypes = 12
 } zipcclDataType_t;
 
-/* Collective operations. */
-typedef enum { zipcclOpAllGather = 0, zipcclOpBroadcast = 1, zipcclOpBarrier = 2, zipcclNumOps = 3 } zipcclOp_t;
+/* Operations. X(name, value, text): the text is what people read and type. Send and receive are one rank's alone. */
+#define ZIPCCL_OPS(X)                                                                                                  \
+    X(zipcclOpAllGather, 0, "all-gather")                                                                              \
+    X(zipcclOpBroadcast, 1, "broadcast")                                                                               \
+    X(zipcclOpBarrier, 2, "barrier")                                                                                   \
+    X(zipcclOpReduceScatter, 3, "reduce-scatter")                                                                      \
+    X(zipcclOpAllReduce, 4, "all-reduce")                                                                              \
+    X(zipcclOpReduce, 5, "reduce")                                                                                     \
+    X(zipcclOpAllToAll, 6, "all-to-all")                                                                               \
+    X(zipcclOpAllToAllv, 7, "all-to-all-v")                                                                            \
+    X(zipcclOpGather, 8, "gather")                                                                                     \
+    X(zipcclOpScatter, 9, "scatter")                                                                                   \
+    X(zipcclOpSend, 10, "send")                                                                                        \
+    X(zipcclOpRecv, 11, "receive")                                                                                     \
+    X(zipcclOpAllGatherv, 12, "all-gather-v")                                                                          \
+    X(zipcclOpReduceScatterv, 13, "reduce-scatter-v")
+
+typedef enum {
+#define ZIPCCL_OP_ENUM(name, value, text) name = value,
+    ZIPCCL_OPS(ZIPCCL_OP_ENUM)
+#undef ZIPCCL_OP_ENUM
+        zipcclNumOps = 14
+} zipcclOp_t;
+
+/* Reductions; values equal NCCL's. PreMulSum multiplies each rank's values by a scalar of that rank first.
+ *
+ * FP32 arithmetic for floats of 32 bits or less, FP64 for FP64, the type's own (wrapping) for integers. Order: the
+ * ranks of a node in ascending order; where a communicator spans nodes, each node's result is rounded to the dtype
+ * (not where a node has one rank, PreMulSum excepted), and the nodes' results are combined in ascending order of their
+ * lowest rank; one rounding at the end, to nearest even. So with one rank a node, or one node, it is the FP32 sum in
+ * rank order, rounded once. Avg divides the end result by the number of ranks before that rounding (integers:
+ * truncated). The bits do not depend on arrival order, chunk size, worker count or codec. A NaN result is 0x7fff.. (all
+ * ones but the sign); FP8 results saturate to the greatest finite value. Min and max skip NaN where another rank has a
+ * number; -0 < +0. */
+typedef enum {
+    zipcclSum = 0,
+    zipcclProd = 1,
+    zipcclMax = 2,
+    zipcclMin = 3,
+    zipcclAvg = 4,
+    zipcclPreMulSum = 5,
+    zipcclNumRedOps = 6,
+    zipcclMaxRedOp = 0x7fffffff /* handles of zipcclRedOpCreatePreMulSum lie between */
+} zipcclRedOp_t;
+
+/* How an operation that reduces moves its data. Flat and hierarchical give the same bits; the ring rounds at each hop,
+ * in NCCL's manner and with the bits of no other arm, so it is taken only where it is asked for. */
+typedef enum {
+    zipcclArmRing = 0,         /* raw, from rank to rank */
+    zipcclArmFlat = 1,         /* every rank's values travel to the node that sums them */
+    zipcclArmHierarchical = 2, /* summed inside the node first; one contribution of each node travels */
+    zipcclNumArms = 3,
+    zipcclArmAuto = 255
+} zipcclArm_t;
 
 /* Codecs, see docs/format.md. Auto lets the daemon choose: raw whenever coding does not pay. */
 typedef enum {

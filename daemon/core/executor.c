@@ -146,18 +146,17 @@ static zipcclResult_t new_entry(struct exec_comm *comm, const struct exec_args *
     entry->codec = args->codec;
     entry->count = args->count;
     entry->root = args->root;
-    struct plan_args pa = {.op = args->op,
-                           .dtype = args->dtype,
-                           .codec = args->codec,
-                           .count = args->count,
-                           .root = args->root,
+    struct plan_op po = {
+        .op = args->op, .dtype = args->dtype, .codec = args->codec, .count = args->count, .root = args->root};
+    struct plan_args pa = {.ops = &po,
+                           .nops = 1,
                            .node = comm->node,
                            .topology = &comm->topology,
                            .chunk_bytes = comm->chunk_bytes,
                            .window = comm->executor->config.window};
     zipcclResult_t result = plan_build(&pa, &entry->plan);
     if (!result && entry->plan->nslots > 0) {
-        struct codec_sizes bound = codec_bound(args->codec, args->dtype, entry->plan->slot_count);
+        struct codec_sizes bound = codec_bound(args->codec, args->dtype, entry->plan->items[0].slot_count);
         entry->slot_static = bound.static_bytes;
         entry->slot_bytes = bound.static_bytes + bound.dynamic_bytes;
         if (entry->slot_bytes == 0)

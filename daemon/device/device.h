@@ -22,7 +22,19 @@ struct device_memory {
     size_t bytes;
 };
 
-enum device_work { DEVICE_ENCODE, DEVICE_DECODE, DEVICE_COPY };
+enum device_work { DEVICE_ENCODE, DEVICE_DECODE, DEVICE_COPY, DEVICE_REDUCE };
+
+/* One input of DEVICE_REDUCE, see struct plan_input for the order and the groups. */
+struct device_input {
+    zipcclCodec_t codec; /* raw: values at src */
+    bool scaled, ends_group, round_group;
+    bool verify;     /* coded: check hash */
+    uint64_t scalar; /* where scaled: its bytes, in dtype, from the lowest */
+    const void *src; /* values, or the static part */
+    size_t src_static, src_dynamic_bytes;
+    const void *src_dynamic;
+    uint64_t hash;
+};
 
 /* A unit of work; owned by the caller, untouched by it until done runs. */
 struct device_job {
@@ -38,6 +50,11 @@ struct device_job {
     uint64_t count;                       /* values; copy: bytes */
     bool verify;                          /* encode: hash the coded parts; decode: check hash */
     uint64_t hash;                        /* XXH3 of static then dynamic part, with verify */
+    const struct device_input *inputs;    /* reduce: ninputs, in order, untouched until done. src is not used */
+    uint32_t ninputs;
+    zipcclRedOp_t redop; /* reduce */
+    uint32_t divisor;    /* reduce, avg: what the end result is divided by; 0: not at all */
+    uint32_t bad_input;  /* result of a reduce that fails with zipcclCorruptData: which */
     /* results */
     zipcclResult_t result;
     size_t out_static, out_dynamic; /* encode */

@@ -18,11 +18,12 @@
 struct fabric;
 struct fabric_peer; /* an endpoint, ref-counted by connect/disconnect pairs */
 
-/* Travels in front of every message. The first four match sends to receives. 64 bytes, little endian. */
+/* Travels in front of every message. comm, node, channel, seq and tag match sends to receives. 64 bytes, little
+ * endian. */
 struct fabric_header {
     uint64_t comm;                   /* key of the communicator */
     uint32_t node;                   /* index of the sending node in it */
-    uint32_t seq;                    /* operation, low 32 bits */
+    uint32_t seq;                    /* collective: its number; transfer: its number between the two ranks */
     uint32_t tag;                    /* of the plan */
     uint8_t op, dtype, codec, flags; /* what the sender believes: checked by the receiver (flags bit 0: hash is set) */
     uint32_t root;
@@ -30,10 +31,16 @@ struct fabric_header {
     uint64_t op_count;     /* count of the whole operation */
     uint64_t count;        /* values in this message */
     uint32_t static_bytes; /* of a coded chunk; the rest is the dynamic part. raw: 0 */
-    uint32_t reserved2;
-    uint64_t hash; /* XXH3 of the payload where flags say so */
+    uint32_t channel;      /* FABRIC_COLLECTIVE, or fabric_channel of two ranks */
+    uint64_t hash;         /* XXH3 of the payload where flags say so */
 };
 _Static_assert(sizeof(struct fabric_header) == 64, "fabric_header layout");
+
+/* Ranks are below 65536, and no rank sends to itself through the fabric: 0 is free. */
+#define FABRIC_COLLECTIVE 0u
+static inline uint32_t fabric_channel(uint32_t from_rank, uint32_t to_rank) {
+    return from_rank << 16 | to_rank;
+}
 
 struct fabric_iov {
     const void *base;
@@ -56,7 +63,7 @@ struct fabric_send {
 struct fabric_recv {
     struct fabric_peer *peer; /* where it comes from: the peer's death ends the receive */
     uint64_t comm;
-    uint32_t node, seq, tag;
+    uint32_t node, channel, seq, tag;
     void *buffer;
     size_t capacity;
     struct fabric_header header; /* as received */

@@ -34,9 +34,56 @@ uint32_t builder_step(struct builder *b, const struct plan_step *step) {
         return BUILDER_NONE;
     struct plan_step *s = &b->steps[b->nsteps];
     *s = *step;
+    s->item = b->item;
     if (s->kind == PLAN_SEND)
         b->raw_send_bytes += s->count * b->value_bytes;
     return b->nsteps++;
+}
+
+void builder_input(struct builder *b, const struct plan_input *input) {
+    if (b->error)
+        return;
+    if (b->ninputs == b->inputs_cap && !grow(b, (void **)&b->inputs, &b->inputs_cap, sizeof(*b->inputs)))
+        return;
+    struct plan_step *step = &b->steps[b->nsteps - 1];
+    if (step->ninputs++ == 0)
+        step->first_input = b->ninputs;
+    b->inputs[b->ninputs++] = *input;
+}
+
+static uint32_t take(struct builder *b, uint32_t *total, uint64_t n, uint64_t count) {
+    uint32_t first = *total;
+    if (b->error)
+        return 0;
+    if (n > UINT32_MAX - first) {
+        b->error = zipcclInvalidArgument;
+        return 0;
+    }
+    *total += (uint32_t)n;
+    if (b->items[b->item].slot_count < count)
+        b->items[b->item].slot_count = count;
+    return first;
+}
+
+uint32_t builder_slots(struct builder *b, uint64_t n, uint64_t count) {
+    return take(b, &b->nslots, n, count);
+}
+
+uint32_t builder_values(struct builder *b, uint64_t n, uint64_t count) {
+    return take(b, &b->nvalues, n, count);
+}
+
+uint64_t builder_count_of(const struct builder *b, uint32_t rank) {
+    return b->op->counts ? b->op->counts[rank] : b->op->count;
+}
+
+uint64_t builder_offset_of(const struct builder *b, uint32_t rank) {
+    uint64_t offset = 0;
+    if (!b->op->counts)
+        return rank * b->op->count;
+    for (uint32_t r = 0; r < rank; r++)
+        offset += b->op->counts[r];
+    return offset;
 }
 
 void builder_edge(struct builder *b, uint32_t from, uint32_t to) {
@@ -122,32 +169,67 @@ static zipcclResult_t finish(struct builder *b, struct plan **out) {
     p->steps = b->steps;
     p->nsteps = b->nsteps;
     p->next = next;
+    p->inputs = b->inputs;
+    p->ninputs = b->ninputs;
+    p->items = b->items;
+    p->nitems = b->args->nops;
     p->nslots = b->nslots;
-    p->slot_count = b->slot_count;
+    p->nvalues = b->nvalues;
+    p->nlocal = b->nlocal;
     p->raw_send_bytes = b->raw_send_bytes;
-    p->dtype = b->args->dtype;
-    p->codec = b->args->codec;
     b->steps = NULL;
+    b->inputs = NULL;
+    b->items = NULL;
     *out = p;
     return zipcclSuccess;
 }
 
+/* Whether its sizes and its root make sense: no product of sizes may overflow later. */
+static bool check_op(const struct plan_op *op, uint32_t nranks) {
+    const struct dtype_info *dtype = dtype_get(op->dtype);
+    if ((unsigned)op->op >= zipcclNumOps || !dtype || (unsigned)op->codec >= zipcclNumCodecs)
+        return false;
+    if (op->op == zipcclOpBarrier)
+        return true;
+    uint64_t most = (UINT64_MAX >> 2) / dtype->bytes / nranks;
+    for (uint32_t r = 0; op->counts && r < nranks; r++) {
+        if (op->counts[r] > most)
+            return false;
+    }
+    return op->count <= most && op->root < nranks;
+}
+
+static void build_op(struct builder *b, const struct plan_op *op) {
+    b->op = op;
+    b->value_bytes = dtype_get(op->dtype)->bytes;
+    b->buffers = b->item * b->nlocal;
+    b->items[b->item] = (struct plan_item){.dtype = op->dtype, .codec = op->codec};
+    if (op->op == zipcclOpBarrier || op->count == 0)
+        plan_barrier(b);
+    else if (op->op == zipcclOpAllGather)
+        plan_all_gather(b);
+    else if (op->op == zipcclOpBroadcast)
+        plan_broadcast(b);
+    else
+        b->error = zipcclInvalidArgument;
+}
+
 zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan) {
     const struct plan_topology *t = args->topology;
-    const struct dtype_info *dtype = dtype_get(args->dtype);
     *plan = NULL;
     if (!t || !t->rank_node || t->nranks == 0 || t->nranks > MAX_RANKS || t->nnodes == 0 || t->nnodes > t->nranks ||
-        args->node >= t->nnodes || (unsigned)args->op >= zipcclNumOps || !dtype ||
-        (unsigned)args->codec >= zipcclNumCodecs || args->window == 0 || args->chunk_bytes == 0)
+        args->node >= t->nnodes || args->window == 0 || args->chunk_bytes == 0 || args->nops == 0)
         return zipcclInvalidArgument;
-    if (args->op == zipcclOpBroadcast && args->root >= t->nranks)
-        return zipcclInvalidArgument;
-    /* No product of sizes below may overflow. */
-    if (args->op != zipcclOpBarrier && args->count > (UINT64_MAX >> 2) / dtype->bytes / t->nranks)
-        return zipcclInvalidArgument;
+    for (uint32_t i = 0; i < args->nops; i++) {
+        if (!check_op(&args->ops[i], t->nranks))
+            return zipcclInvalidArgument;
+    }
 
-    struct builder b = {.args = args, .nnodes = t->nnodes, .node = args->node, .value_bytes = dtype->bytes};
+    struct builder b = {.args = args, .nnodes = t->nnodes, .node = args->node};
     zipcclResult_t result;
+    b.items = calloc(args->nops, sizeof(*b.items));
+    if (!b.items)
+        return zipcclOutOfMemory;
     if (!sort_members(&b)) {
         result = b.error;
         goto out;
@@ -156,15 +238,13 @@ zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan) {
         struct plan_step arrive = {.kind = PLAN_ARRIVE, .local = (uint16_t)i, .rank = b.members[b.first[b.node] + i]};
         builder_step(&b, &arrive);
     }
-    if (args->op == zipcclOpBarrier || args->count == 0)
-        plan_barrier(&b);
-    else if (args->op == zipcclOpAllGather)
-        plan_all_gather(&b);
-    else
-        plan_broadcast(&b);
+    for (b.item = 0; b.item < args->nops; b.item++)
+        build_op(&b, &args->ops[b.item]);
     result = finish(&b, plan);
 out:
     free(b.steps);
+    free(b.inputs);
+    free(b.items);
     free(b.edges);
     free(b.first);
     free(b.members);
@@ -176,6 +256,8 @@ void plan_free(struct plan *plan) {
         return;
     free(plan->steps);
     free(plan->next);
+    free(plan->inputs);
+    free(plan->items);
     free(plan);
 }
 
@@ -194,8 +276,8 @@ uint64_t plan_chunk_count(zipcclDataType_t dtype, uint64_t bytes, uint64_t chunk
 }
 
 static const char *const g_kinds[PLAN_NUM_KINDS] = {
-    [PLAN_ARRIVE] = "arrive", [PLAN_ENCODE] = "encode", [PLAN_SEND] = "send",
-    [PLAN_RECV] = "receive",  [PLAN_DECODE] = "decode", [PLAN_COPY] = "copy",
+    [PLAN_ARRIVE] = "arrive", [PLAN_ENCODE] = "encode", [PLAN_SEND] = "send",     [PLAN_RECV] = "receive",
+    [PLAN_DECODE] = "decode", [PLAN_COPY] = "copy",     [PLAN_REDUCE] = "reduce",
 };
 
 const char *plan_kind_name(enum plan_kind kind) {

@@ -27,21 +27,22 @@ struct gather {
 };
 
 static uint64_t piece_count(const struct gather *g, uint64_t chunk) {
-    uint64_t start = chunk * g->chunk, left = g->b->args->count - start;
+    uint64_t start = chunk * g->chunk, left = g->b->op->count - start;
     return left < g->chunk ? left : g->chunk;
 }
 
 static struct plan_ref recv_ref(const struct gather *g, uint32_t local, uint32_t rank, uint64_t chunk) {
-    return (struct plan_ref){PLAN_RECVBUF, local, (rank * g->b->args->count + chunk * g->chunk) * g->b->value_bytes};
+    return (struct plan_ref){PLAN_RECVBUF, g->b->buffers + local,
+                             (rank * g->b->op->count + chunk * g->chunk) * g->b->value_bytes};
 }
 
 static void add_sends(struct gather *g, uint64_t piece) {
     struct builder *b = g->b;
     uint32_t local = (uint32_t)(piece % b->nlocal), slot = (uint32_t)(piece % g->send_window);
     uint64_t chunk = piece / b->nlocal;
-    struct plan_ref src = {PLAN_SENDBUF, local, chunk * g->chunk * b->value_bytes};
+    struct plan_ref src = {PLAN_SENDBUF, b->buffers + local, chunk * g->chunk * b->value_bytes};
     struct plan_step step = {.local = (uint16_t)local,
-                             .codec = (uint8_t)b->args->codec,
+                             .codec = (uint8_t)b->op->codec,
                              .rank = b->members[b->first[b->node] + local],
                              .tag = (uint32_t)piece,
                              .count = piece_count(g, chunk)};
@@ -50,7 +51,7 @@ static void add_sends(struct gather *g, uint64_t piece) {
     if (g->coded) {
         step.kind = PLAN_ENCODE;
         step.src = src;
-        step.dst = (struct plan_ref){PLAN_SLOT, slot, 0};
+        step.dst = (struct plan_ref){PLAN_SLOT, b->slots + slot, 0};
         ready = builder_step(b, &step);
         builder_edge(b, local, ready);
         for (uint32_t n = 0; n < b->nnodes; n++)
@@ -103,9 +104,9 @@ static void add_recv(struct gather *g, uint32_t peer, uint64_t piece) {
     struct plan_ref dst = recv_ref(g, local, rank, chunk);
     /* Send slots come first, then each peer's; this node itself has none. */
     uint32_t peer_index = peer < b->node ? peer : peer - 1;
-    struct plan_ref coded = {PLAN_SLOT, g->send_window + peer_index * g->recv_window + slot, 0};
+    struct plan_ref coded = {PLAN_SLOT, b->slots + g->send_window + peer_index * g->recv_window + slot, 0};
     struct plan_step step = {.kind = PLAN_RECV,
-                             .codec = (uint8_t)b->args->codec,
+                             .codec = (uint8_t)b->op->codec,
                              .local = (uint16_t)local,
                              .peer = peer,
                              .tag = (uint32_t)piece,
@@ -128,10 +129,10 @@ static void add_recv(struct gather *g, uint32_t peer, uint64_t piece) {
 }
 
 void plan_all_gather(struct builder *b) {
-    const struct plan_args *a = b->args;
+    const struct plan_op *a = b->op;
     struct gather g = {.b = b, .coded = a->codec != zipcclCodecRaw};
     uint64_t total = a->count * b->value_bytes;
-    g.chunk = plan_chunk_count(a->dtype, total, a->chunk_bytes);
+    g.chunk = plan_chunk_count(a->dtype, total, b->args->chunk_bytes);
     g.nchunks = (a->count + g.chunk - 1) / g.chunk;
     uint32_t most = 1;
     for (uint32_t n = 0; n < b->nnodes; n++)
@@ -141,14 +142,14 @@ void plan_all_gather(struct builder *b) {
         return;
     }
     uint64_t pieces = g.nchunks * most;
-    uint64_t sends = (uint64_t)a->window * (g.coded ? 1 : RAW_SENDS_AHEAD);
-    uint64_t recvs = (uint64_t)a->window * (g.coded ? 1 : RAW_RECVS_AHEAD);
+    uint64_t sends = (uint64_t)b->args->window * (g.coded ? 1 : RAW_SENDS_AHEAD);
+    uint64_t recvs = (uint64_t)b->args->window * (g.coded ? 1 : RAW_RECVS_AHEAD);
     g.send_window = (uint32_t)(sends < pieces ? sends : pieces);
     g.recv_window = (uint32_t)(recvs < pieces ? recvs : pieces);
     if (b->nnodes > 1) {
         if (g.coded) {
-            b->nslots = g.send_window + (b->nnodes - 1) * g.recv_window;
-            b->slot_count = g.chunk < a->count ? g.chunk : a->count;
+            b->slots = builder_slots(b, g.send_window + (uint64_t)(b->nnodes - 1) * g.recv_window,
+                                     g.chunk < a->count ? g.chunk : a->count);
         }
         g.send_free = builder_array(b, (size_t)g.send_window * b->nnodes);
         g.recv_free = builder_array(b, (size_t)g.recv_window * b->nnodes);
@@ -165,7 +166,7 @@ void plan_all_gather(struct builder *b) {
     /* Last in the plan, for they hold up nobody else. */
     for (uint64_t c = 0; c < g.nchunks; c++) {
         for (uint32_t local = 0; local < b->nlocal; local++) {
-            struct plan_ref src = {PLAN_SENDBUF, local, c * g.chunk * b->value_bytes};
+            struct plan_ref src = {PLAN_SENDBUF, b->buffers + local, c * g.chunk * b->value_bytes};
             add_copies(&g, local, local, src, b->members[b->first[b->node] + local], c);
         }
     }

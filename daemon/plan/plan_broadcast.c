@@ -57,7 +57,7 @@ static uint32_t parent_of(const struct cast *c) {
 static void add_hellos(struct cast *c) {
     struct builder *b = c->b;
     uint32_t children[32], n = children_of(c, children);
-    struct plan_step step = {.codec = zipcclCodecRaw, .rank = b->args->root};
+    struct plan_step step = {.codec = zipcclCodecRaw, .rank = b->op->root};
     for (uint32_t i = 0; i < n; i++) {
         step.kind = PLAN_RECV;
         step.peer = node_at(c, children[i]);
@@ -93,14 +93,14 @@ static void add_copies(struct cast *c, const struct plan_step *like, uint32_t ha
                        uint64_t offset) {
     struct builder *b = c->b;
     for (uint32_t i = 0; i < b->nlocal; i++) {
-        if (src.space == PLAN_RECVBUF && i == src.index)
+        if (src.space == PLAN_RECVBUF && b->buffers + i == src.index)
             continue;
         struct plan_step step = *like;
         step.kind = PLAN_COPY;
         step.codec = zipcclCodecRaw;
         step.local = (uint16_t)i;
         step.src = src;
-        step.dst = (struct plan_ref){PLAN_RECVBUF, i, offset};
+        step.dst = (struct plan_ref){PLAN_RECVBUF, b->buffers + i, offset};
         uint32_t id = builder_step(b, &step);
         builder_edge(b, i, id);
         if (have != i)
@@ -110,14 +110,14 @@ static void add_copies(struct cast *c, const struct plan_step *like, uint32_t ha
 
 static void add_root_chunk(struct cast *c, struct plan_step step, uint32_t slot, uint64_t offset) {
     struct builder *b = c->b;
-    struct plan_ref values = {PLAN_SENDBUF, c->root_local, offset};
+    struct plan_ref values = {PLAN_SENDBUF, b->buffers + c->root_local, offset};
     uint32_t ready = c->root_local; /* its arrival */
     step.local = (uint16_t)c->root_local;
     step.src = values;
     if (b->nnodes > 1) {
         if (c->coded) {
             step.kind = PLAN_ENCODE;
-            step.dst = (struct plan_ref){PLAN_SLOT, slot, 0};
+            step.dst = (struct plan_ref){PLAN_SLOT, b->slots + slot, 0};
             ready = builder_step(b, &step);
             builder_edge(b, c->root_local, ready);
             builder_edge(b, c->slot_send[slot], ready);
@@ -132,7 +132,7 @@ static void add_root_chunk(struct cast *c, struct plan_step step, uint32_t slot,
 static void add_other_chunk(struct cast *c, struct plan_step step, uint32_t slot, uint64_t offset) {
     struct builder *b = c->b;
     uint32_t local = (uint32_t)(step.tag % b->nlocal);
-    struct plan_ref values = {PLAN_RECVBUF, local, offset}, coded = {PLAN_SLOT, slot, 0};
+    struct plan_ref values = {PLAN_RECVBUF, b->buffers + local, offset}, coded = {PLAN_SLOT, b->slots + slot, 0};
     step.kind = PLAN_RECV;
     step.peer = node_at(c, parent_of(c));
     step.local = (uint16_t)local;
@@ -158,15 +158,15 @@ static void add_other_chunk(struct cast *c, struct plan_step step, uint32_t slot
 }
 
 void plan_broadcast(struct builder *b) {
-    const struct plan_args *a = b->args;
+    const struct plan_op *a = b->op;
     struct cast c = {.b = b, .coded = a->codec != zipcclCodecRaw};
     uint64_t total = a->count * b->value_bytes;
-    c.root_node = a->topology->rank_node[a->root];
+    c.root_node = b->args->topology->rank_node[a->root];
     while (c.root_node == b->node && b->members[b->first[b->node] + c.root_local] != a->root)
         c.root_local++;
     c.place = (b->node + b->nnodes - c.root_node) % b->nnodes;
     c.tree = total <= TREE_BYTES;
-    c.chunk = plan_chunk_count(a->dtype, total / (b->nnodes > 1 ? b->nnodes - 1 : 1), a->chunk_bytes);
+    c.chunk = plan_chunk_count(a->dtype, total / (b->nnodes > 1 ? b->nnodes - 1 : 1), b->args->chunk_bytes);
     if (c.tree)
         c.chunk = a->count;
     c.nchunks = (a->count + c.chunk - 1) / c.chunk;
@@ -175,12 +175,10 @@ void plan_broadcast(struct builder *b) {
         return;
     }
     /* Raw chunks hold no slot, but the number under way is bounded alike. */
-    uint64_t slots = (uint64_t)a->window * (c.coded ? 1 : 4);
+    uint64_t slots = (uint64_t)b->args->window * (c.coded ? 1 : 4);
     c.slots = (uint32_t)(slots < c.nchunks ? slots : c.nchunks);
-    if (c.coded && b->nnodes > 1) {
-        b->nslots = c.slots;
-        b->slot_count = c.chunk < a->count ? c.chunk : a->count;
-    }
+    if (c.coded && b->nnodes > 1)
+        b->slots = builder_slots(b, c.slots, c.chunk < a->count ? c.chunk : a->count);
     c.slot_send = builder_array(b, c.slots);
     c.slot_decode = builder_array(b, c.slots);
     if (b->nnodes > 1)

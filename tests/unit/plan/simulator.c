@@ -103,7 +103,7 @@ static bool read_ref(struct sim *s, uint32_t n, const struct plan_step *step, st
         return true;
     }
     if (src.space == PLAN_SENDBUF) {
-        if (src.index >= node->nlocal || src.offset + bytes > s->args->count * s->esz)
+        if (src.index >= node->nlocal || src.offset + bytes > s->args->ops->count * s->esz)
             return fail(s, "node %u: read outside a send buffer", n);
         *out = (struct extent){.bytes = bytes, .from = src.offset, .rank = node->rank_of[src.index]};
         return true;
@@ -131,7 +131,7 @@ static bool read_ref(struct sim *s, uint32_t n, const struct plan_step *step, st
 static bool take_slot(struct sim *s, uint32_t n, uint32_t step) {
     struct node *node = &s->nodes[n];
     uint32_t index = node->plan->steps[step].dst.index;
-    if (index >= node->plan->nslots || node->plan->steps[step].count > node->plan->slot_count)
+    if (index >= node->plan->nslots || node->plan->steps[step].count > node->plan->items[0].slot_count)
         return fail(s, "node %u: slot %u out of range", n, index);
     struct slot *slot = &node->slots[index];
     if (slot->writer != UINT32_MAX && (node->phase[slot->writer] != DONE || slot->readers_left > 0))
@@ -255,14 +255,14 @@ static bool check_end(struct sim *s) {
                 return fail(s, "deadlock: node %u step %u %s tag %u", n, i,
                             plan_kind_name(s->nodes[n].plan->steps[i].kind), s->nodes[n].plan->steps[i].tag);
         }
-        for (uint32_t l = 0; l < s->nodes[n].nlocal && a->op != zipcclOpBarrier; l++) {
-            uint64_t got = 0, want = a->count * s->esz * (a->op == zipcclOpAllGather ? a->topology->nranks : 1);
+        for (uint32_t l = 0; l < s->nodes[n].nlocal && a->ops->op != zipcclOpBarrier; l++) {
+            uint64_t got = 0, want = a->ops->count * s->esz * (a->ops->op == zipcclOpAllGather ? a->topology->nranks : 1);
             struct buffer *b = &s->nodes[n].recvbuf[l];
             for (uint32_t i = 0; i < b->n; i++) {
                 const struct extent *e = &b->list[i];
-                uint64_t base = a->op == zipcclOpAllGather ? e->rank * a->count * s->esz : 0;
+                uint64_t base = a->ops->op == zipcclOpAllGather ? e->rank * a->ops->count * s->esz : 0;
                 got += e->bytes; /* nothing overlaps: full size is full cover */
-                if (e->offset != base + e->from || (a->op == zipcclOpBroadcast && e->rank != a->root))
+                if (e->offset != base + e->from || (a->ops->op == zipcclOpBroadcast && e->rank != a->ops->root))
                     return fail(s, "node %u local %u: values at the wrong place", n, l);
             }
             if (got != want)
@@ -312,7 +312,7 @@ static bool set_up(struct sim *s) {
 
 const char *simulate(const struct plan_args *args, unsigned seed, struct sim_result *result) {
     struct sim s = {.args = args, .nnodes = args->topology->nnodes, .seed = seed, .result = result};
-    s.esz = dtype_get(args->dtype)->bytes;
+    s.esz = dtype_get(args->ops->dtype)->bytes;
     s.nodes = calloc(s.nnodes, sizeof(*s.nodes));
     memset(result, 0, sizeof(*result));
     bool ok = set_up(&s);
