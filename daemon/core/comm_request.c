@@ -235,7 +235,7 @@ static void refused(struct comm_member *m, struct comm_pending *p) {
         comm_fail(m->comm, NULL, zipcclInvalidArgument, "rank %u: an operation of a group was refused", m->rank);
 }
 
-static void accept(struct comm_member *m, struct comm_pending *p) {
+static void enqueue(struct comm_member *m, struct comm_pending *p) {
     struct comm *c = m->comm;
     bool pairwise = op_is_pairwise((zipcclOp_t)p->request.op);
     p->arrived_ns = daemon_now_ns();
@@ -310,5 +310,5 @@ void comm_request(struct session *s, const struct frame *f) {
         refused(m, &p);
         return;
     }
-    accept(m, &p);
+    enqueue(m, &p);
 }
