@@ -218,7 +218,7 @@ static build_function find_function(const struct plan_op *op) {
     case zipcclOpBarrier:
         return plan_barrier;
     default:
-        return NULL;
+        return reduces(op->op) ? plan_reduce : NULL;
     }
 }
 
