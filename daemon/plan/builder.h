@@ -10,12 +10,14 @@
 
 #define BUILDER_NONE UINT32_MAX /* no step: an edge from it is none */
 
+#define BUILDER_MAX_RANKS 65536u
+
 struct builder_edge {
     uint32_t from, to;
 };
 
 struct builder {
-    const struct plan_args *args; /* exchange: topology and node alone */
+    const struct plan_args *args; /* exchange: NULL */
     uint32_t nnodes, node;        /* as in args */
     zipcclResult_t error;
 
@@ -57,6 +59,9 @@ uint32_t *builder_array(struct builder *b, size_t n);
 static inline uint32_t builder_members(const struct builder *b, uint32_t node) {
     return b->first[node + 1] - b->first[node];
 }
+
+/* Ends the work: the plan (result of the build), or why there is none. Frees what the builder holds. */
+ZIPCCL_MUST_CHECK zipcclResult_t builder_finish(struct builder *b, struct plan **plan);
 
 /* The last arrival of the ranks of this node, as one step to wait for. */
 uint32_t builder_all_arrived(struct builder *b);

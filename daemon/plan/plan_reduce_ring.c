@@ -140,8 +140,6 @@ static void finish(struct ring *r, uint32_t t) {
     builder_edge(b, r->here, reduce);
     if (ready != r->here)
         builder_edge(b, ready, reduce);
-    /* In place, where ranks of this node sent it on its way. */
-    builder_edge(b, comes ? r->reads[b->node] : BUILDER_NONE, reduce);
     if (comes)
         *busy = reduce;
     r->have[b->node] = reduce;
