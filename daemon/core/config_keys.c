@@ -47,7 +47,8 @@ const struct config_key config_keys[] = {
      "Codec of operations whose ranks pin none. auto: coded where that is faster on the link, else raw. The value of\n"
      "the node that made the unique id counts for all nodes of a communicator."},
     {"all_to_all", CONFIG_CHOICE, "stream", 0, 0, config_phases, FIELD(all_to_all), false,
-     "How coded chunks of all-to-all, gather, scatter, send and receive travel. stream: one message a chunk. two-phase:\n"
+     "How coded chunks of all-to-all, gather, scatter, send and receive travel. stream: one message a chunk. "
+     "two-phase:\n"
      "parts of known size first, the rest behind them. sizes-first: nothing before all sizes are known; for\n"
      "comparison. The value of the node that made the unique id counts."},
     {"chunk_bytes", CONFIG_SIZE, "4MiB", 64u << 10, 64u << 20, NULL, FIELD(chunk_bytes), false,
