@@ -35,7 +35,7 @@ uint32_t builder_step(struct builder *b, const struct plan_step *step) {
     struct plan_step *s = &b->steps[b->nsteps];
     *s = *step;
     s->item = b->item;
-    if (s->kind == PLAN_SEND)
+    if (s->kind == PLAN_SEND && s->part != PLAN_DYNAMIC && s->peer != b->node)
         b->raw_send_bytes += s->count * b->value_bytes;
     return b->nsteps++;
 }
@@ -73,17 +73,11 @@ uint32_t builder_values(struct builder *b, uint64_t n, uint64_t count) {
     return take(b, &b->nvalues, n, count);
 }
 
-uint64_t builder_count_of(const struct builder *b, uint32_t rank) {
-    return b->op->counts ? b->op->counts[rank] : b->op->count;
-}
-
-uint64_t builder_offset_of(const struct builder *b, uint32_t rank) {
-    uint64_t offset = 0;
-    if (!b->op->counts)
-        return rank * b->op->count;
-    for (uint32_t r = 0; r < rank; r++)
-        offset += b->op->counts[r];
-    return offset;
+uint64_t builder_total(const struct builder *b) {
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < b->args->topology->nranks; r++)
+        total += builder_count_of(b, r);
+    return total;
 }
 
 void builder_edge(struct builder *b, uint32_t from, uint32_t to) {
@@ -105,6 +99,18 @@ uint32_t *builder_array(struct builder *b, size_t n) {
     for (size_t i = 0; i < n; i++)
         array[i] = BUILDER_NONE;
     return array;
+}
+
+uint32_t builder_all_arrived(struct builder *b) {
+    if (b->nlocal == 1)
+        return 0;
+    /* A copy of nothing onto itself: there to be waited for, instead of an edge from every rank to every step. */
+    struct plan_ref nothing = {PLAN_SENDBUF, b->buffers, 0};
+    struct plan_step step = {.kind = PLAN_COPY, .src = nothing, .dst = nothing};
+    uint32_t id = builder_step(b, &step);
+    for (uint32_t i = 0; i < b->nlocal; i++)
+        builder_edge(b, i, id);
+    return id;
 }
 
 /* Sorts the ranks by node. False on an invalid topology. */
@@ -172,7 +178,7 @@ static zipcclResult_t finish(struct builder *b, struct plan **out) {
     p->inputs = b->inputs;
     p->ninputs = b->ninputs;
     p->items = b->items;
-    p->nitems = b->args->nops;
+    p->nitems = b->nitems;
     p->nslots = b->nslots;
     p->nvalues = b->nvalues;
     p->nlocal = b->nlocal;
@@ -184,13 +190,47 @@ static zipcclResult_t finish(struct builder *b, struct plan **out) {
     return zipcclSuccess;
 }
 
-/* Whether its sizes and its root make sense: no product of sizes may overflow later. */
+static bool has_counts(zipcclOp_t op) {
+    return op == zipcclOpAllGatherv || op == zipcclOpReduceScatterv;
+}
+
+static bool reduces(zipcclOp_t op) {
+    return op == zipcclOpReduceScatter || op == zipcclOpReduceScatterv || op == zipcclOpAllReduce ||
+           op == zipcclOpReduce;
+}
+
+static bool check_reduction(const struct plan_op *op) {
+    if ((unsigned)op->redop >= zipcclNumRedOps || (unsigned)op->arm >= zipcclNumArms)
+        return false;
+    return op->arm != zipcclArmFlat || op->redop != zipcclPreMulSum;
+}
+
+typedef void (*build_function)(struct builder *b);
+
+/* NULL: not an operation of a collective plan. */
+static build_function find_function(const struct plan_op *op) {
+    switch (op->op) {
+    case zipcclOpAllGather:
+    case zipcclOpAllGatherv:
+        return plan_all_gather;
+    case zipcclOpBroadcast:
+        return plan_broadcast;
+    case zipcclOpBarrier:
+        return plan_barrier;
+    default:
+        return NULL;
+    }
+}
+
+/* Whether it is known and its sizes and its root make sense: no product of sizes may overflow later. */
 static bool check_op(const struct plan_op *op, uint32_t nranks) {
     const struct dtype_info *dtype = dtype_get(op->dtype);
-    if ((unsigned)op->op >= zipcclNumOps || !dtype || (unsigned)op->codec >= zipcclNumCodecs)
+    if (!find_function(op) || !dtype || (unsigned)op->codec >= zipcclNumCodecs)
         return false;
     if (op->op == zipcclOpBarrier)
         return true;
+    if (has_counts(op->op) != (op->counts != NULL) || (reduces(op->op) && !check_reduction(op)))
+        return false;
     uint64_t most = (UINT64_MAX >> 2) / dtype->bytes / nranks;
     for (uint32_t r = 0; op->counts && r < nranks; r++) {
         if (op->counts[r] > most)
@@ -204,14 +244,10 @@ static void build_op(struct builder *b, const struct plan_op *op) {
     b->value_bytes = dtype_get(op->dtype)->bytes;
     b->buffers = b->item * b->nlocal;
     b->items[b->item] = (struct plan_item){.dtype = op->dtype, .codec = op->codec};
-    if (op->op == zipcclOpBarrier || op->count == 0)
+    if (op->op == zipcclOpBarrier || builder_total(b) == 0)
         plan_barrier(b);
-    else if (op->op == zipcclOpAllGather)
-        plan_all_gather(b);
-    else if (op->op == zipcclOpBroadcast)
-        plan_broadcast(b);
     else
-        b->error = zipcclInvalidArgument;
+        find_function(op)(b);
 }
 
 zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan) {
@@ -225,7 +261,7 @@ zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan) {
             return zipcclInvalidArgument;
     }
 
-    struct builder b = {.args = args, .nnodes = t->nnodes, .node = args->node};
+    struct builder b = {.args = args, .nnodes = t->nnodes, .node = args->node, .nitems = args->nops};
     zipcclResult_t result;
     b.items = calloc(args->nops, sizeof(*b.items));
     if (!b.items)
