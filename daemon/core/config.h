@@ -30,6 +30,7 @@ struct config {
     char advertise[96];
     char device[16];
     uint64_t workers;
+    uint64_t busy_poll; /* us, 0: off */
     char fabric[16];
     char ucx_tls[128];
     char ucx_net_devices[128];

@@ -7,6 +7,7 @@
 #include "daemon/core/config.h"
 #include "daemon/core/log.h"
 #include "daemon/core/units.h"
+#include "proto/spin.h"
 
 #define FIELD(name) offsetof(struct config, name), sizeof(((struct config *)0)->name)
 #define SECONDS     1000ull
@@ -35,6 +36,9 @@ const struct config_key config_keys[] = {
     {"device", CONFIG_CHOICE, "auto", 0, 0, config_devices, FIELD(device), false, "Where buffers live and codecs run."},
     {"workers", CONFIG_UINT, "0", 0, 1024, NULL, FIELD(workers), false,
      "Worker threads of the host device. 0: chosen from the processors."},
+    {"busy_poll", CONFIG_UINT, "50", 0, SPIN_MAX_US, NULL, FIELD(busy_poll), true,
+     "Microseconds for which the daemon looks for the next request before it sleeps. Only while requests follow each\n"
+     "other about as fast, and others want the processor little: an idle daemon uses none. 0: it sleeps at once."},
     {"fabric", CONFIG_CHOICE, "ucx", 0, 0, config_fabrics, FIELD(fabric), false,
      "How data travels between nodes. none: this daemon serves communicators of one node alone."},
     {"ucx_tls", CONFIG_STRING, "", 0, 0, NULL, FIELD(ucx_tls), false, "UCX_TLS. Empty: UCX chooses."},
