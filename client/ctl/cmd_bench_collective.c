@@ -148,6 +148,8 @@ static enum ctl_exit read_exchange(struct bench *b) {
         return ctl_usage(args, "no peer \"%s\"; openmpi", ctl_get(args, "peer"));
     if (ctl_has(args, "peer") && op_reduces(p->op) && p->redop != zipcclSum)
         return ctl_usage(args, "--peer openmpi does sums");
+    if (ctl_has(args, "peer") && !peer_mpi_can(p->op, p->dtype))
+        return ctl_usage(args, "--peer openmpi sums bf16, fp32, fp64, int32, int64 and uint8");
     if (has_rows(p->op) && !rows_load(ctl_get(args, "rows"), &b->rows, why))
         return ctl_fail(args, CTL_FAILED, "%s", why);
     p->rows = has_rows(p->op) ? &b->rows : NULL;

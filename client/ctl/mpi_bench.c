@@ -91,9 +91,12 @@ static bool set_types(struct peer_rank *me) {
     case zipcclUint8:
         me->type = MPI_UINT8_T;
         return true;
-    default: /* moved as what they are: bytes */
-        me->type = MPI_BYTE;
-        return !reduces && dtype_get(me->dtype)->bytes == 1;
+    default: /* only moved: what counts is the width */
+        me->type = dtype_get(me->dtype)->bytes == 1   ? MPI_UINT8_T
+                   : dtype_get(me->dtype)->bytes == 2 ? MPI_UINT16_T
+                   : dtype_get(me->dtype)->bytes == 4 ? MPI_UINT32_T
+                                                      : MPI_UINT64_T;
+        return !reduces;
     }
 }
 

@@ -14,7 +14,7 @@
 
 #define PEER_WHY 512
 
-enum peer_link { PEER_LOOPBACK, PEER_NAMESPACES, PEER_SHAPED };
+enum peer_link { PEER_ONE_NODE, PEER_LOOPBACK, PEER_NAMESPACES, PEER_SHAPED };
 
 struct peer_result {
     uint32_t rounds;
@@ -28,6 +28,8 @@ struct peer_mpi {
     struct peer_result *results; /* of each size; owned */
 };
 
+/* Whether it does the operation on this type. */
+bool peer_mpi_can(zipcclOp_t op, zipcclDataType_t dtype);
 /* Runs all sizes, for as many rounds as zipccl did. `stop` is looked at meanwhile. False: why says so;
  * peer_mpi_free is due in both cases. */
 bool peer_mpi_run(const struct ranks_plan *plan, const struct ranks_result *zipccl, const char *rows_path,
