@@ -54,6 +54,7 @@ static const struct ctl_option bench_collective_options[] = {
     {"rows", "FILE", NULL, "of v operations: rows per expert, JSON or a list a line; else a training step's", false},
     {"phases", "PHASES", NULL, "of all-to-all: stream, two (static parts first) or sizes (all sizes first)", false},
     {"imbalance", "F", NULL, "measure also with the last rank late by F times the operation's time", false},
+    {"peer", "PEER", NULL, "openmpi: the same through OpenMPI, after it, for as many rounds", false},
     {"iters", "N", NULL, "timed rounds; else as many as fit 2 s, 5 to 2000", false},
     {"warmup", "N", NULL, "rounds before them; else by size", false},
     {"set", "KEY=VALUE", NULL, "a key of the daemons' configuration", true},
@@ -110,6 +111,11 @@ const struct ctl_command ctl_commands[] = {
      "to ranks in order, and --size is what a rank gives (all-gather-v: on average). In send, rank r sends to r + "
      "n/2.\n"
      "With --imbalance, a second table: total, from the first call; after last call, from the late rank's call.\n"
+     "--peer openmpi (wants openmpi-bin, and libopenmpi-dev when zipccl is built) forces OpenMPI's ring where it has "
+     "one.\n"
+     "As root its nodes are network namespaces, with --link-rate shaped to the same payload a second; else the "
+     "comparison\n"
+     "under --link-rate is computed from its bytes, and marked so. BF16 sums are a user's operation there.\n"
      "With --nodes 1 the run also measures a bare round trip between two processes over a Unix socket.\n"
      "zipccld is looked for beside zipcclctl and in ../sbin, then in $ZIPCCLD, then in PATH.",
      bench_collective_options, ctl_bench_collective},
