@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "kernels/codec_reader.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/dtype.h"
 #include "kernels/layout.h"
@@ -323,15 +324,18 @@ static bool bodies_of(const struct coder *c, const struct group_io *io, const st
     return true;
 }
 
-static zipcclResult_t decode_chunk(const struct coder *c, const struct zfmt_header *h, enum layout_kind kind,
-                                   const uint8_t *static_part, const uint8_t *dynamic, uint8_t *dst, unsigned flags) {
+/* Decodes the next `groups` groups; with the last one goes the check of the end. */
+static zipcclResult_t decode_groups(const struct coder *c, const struct zfmt_header *h, enum layout_kind kind,
+                                    const uint8_t *static_part, const uint8_t *dynamic, uint8_t *dst, unsigned flags,
+                                    struct codec_progress *at, size_t groups) {
     const size_t count = h->count, bytes = layout_bytes(kind);
     const struct layout_tables t = layout_tables_of(count);
     struct group_io io = {.kind = kind,
                           .stream = (flags & CODEC_STREAMING) != 0 && (uintptr_t)dst % 64 == 0,
                           .window = {h->base, h->zero}};
-    size_t body_at = t.bodies, dynamic_at = 0;
-    for (size_t g = 0; g < t.groups; g++) {
+    const size_t end = at->group + groups;
+    size_t body_at = at->body, dynamic_at = at->dynamic;
+    for (size_t g = at->group; g < end; g++) {
         const size_t left = count - g * ZFMT_GROUP, values = left < ZFMT_GROUP ? left : ZFMT_GROUP;
         const size_t rest = values % ZFMT_BLOCK;
         struct zfmt_block heads[ZFMT_GROUP_BLOCKS];
@@ -360,6 +364,9 @@ static zipcclResult_t decode_chunk(const struct coder *c, const struct zfmt_head
         body_at += full + last;
         dynamic_at += grown;
     }
+    *at = (struct codec_progress){end, body_at, dynamic_at};
+    if (end < t.groups)
+        return zipcclSuccess;
     const bool whole = layout_align(body_at, ZFMT_ALIGN) == h->static_bytes && dynamic_at == h->dynamic_bytes;
     return whole ? zipcclSuccess : zipcclCorruptData;
 }
@@ -379,5 +386,51 @@ zipcclResult_t codec_decode(zipcclCodec_t codec, zipcclDataType_t dtype, const v
     }
     struct zfmt_header h;
     memcpy(&h, static_part, sizeof(h));
-    return decode_chunk(g_codecs[codec].coder, &h, layout_kind_of(dtype), static_part, dynamic_part, dst, flags);
+    const struct layout_tables t = layout_tables_of(count);
+    struct codec_progress at = {0, t.bodies, 0};
+    return decode_groups(g_codecs[codec].coder, &h, layout_kind_of(dtype), static_part, dynamic_part, dst, flags, &at,
+                         t.groups);
+}
+
+/* ---- a group at a time ---- */
+
+zipcclResult_t codec_reader_open(struct codec_reader *r, zipcclCodec_t codec, zipcclDataType_t dtype,
+                                 const void *static_part, size_t static_bytes, const void *dynamic_part,
+                                 size_t dynamic_bytes, size_t count) {
+    struct codec_sizes sizes;
+    const zipcclResult_t result = codec_peek(codec, dtype, count, static_part, static_bytes, &sizes);
+    if (result != zipcclSuccess)
+        return result;
+    if (sizes.static_bytes != static_bytes || sizes.dynamic_bytes != dynamic_bytes)
+        return zipcclCorruptData;
+    *r = (struct codec_reader){
+        .codec = codec, .dtype = dtype, .count = count, .static_part = static_part, .dynamic_part = dynamic_part};
+    if (!g_codecs[codec].coder)
+        return zipcclSuccess;
+    memcpy(&r->header, static_part, sizeof(r->header));
+    r->at.body = layout_tables_of(count).bodies;
+    /* Without a group its end is checked here. */
+    return count ? zipcclSuccess
+                 : decode_groups(g_codecs[codec].coder, &r->header, layout_kind_of(dtype), static_part, dynamic_part,
+                                 NULL, 0, &r->at, 0);
+}
+
+zipcclResult_t codec_reader_next(struct codec_reader *r, void *dst, size_t *values) {
+    const size_t start = r->at.group * ZFMT_GROUP, left = r->count > start ? r->count - start : 0;
+    *values = 0;
+    if (left == 0)
+        return zipcclSuccess;
+    const size_t n = left < ZFMT_GROUP ? left : ZFMT_GROUP;
+    if (g_codecs[r->codec].coder) {
+        const zipcclResult_t result = decode_groups(g_codecs[r->codec].coder, &r->header, layout_kind_of(r->dtype),
+                                                    r->static_part, r->dynamic_part, dst, 0, &r->at, 1);
+        if (result != zipcclSuccess)
+            return result;
+    } else {
+        const size_t bytes = dtype_get(r->dtype)->bytes;
+        memcpy(dst, r->static_part + start * bytes, n * bytes);
+        r->at.group++;
+    }
+    *values = n;
+    return zipcclSuccess;
 }

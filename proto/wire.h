@@ -51,7 +51,7 @@ enum wire_type {
 #undef WIRE_ENUM
 };
 
-/* One operation of one rank. 104 bytes, little endian, then the counts of the v operations: all-gather-v and
+/* One operation of one rank. 96 bytes, little endian, then the counts of the v operations: all-gather-v and
  * reduce-scatter-v: nranks counts; all-to-all-v: nranks each of send counts, send offsets, receive counts, receive
  * offsets (values). Each a uint64. Buffers are {id of a registered buffer, offset in it}. */
 struct wire_request {
@@ -74,7 +74,7 @@ struct wire_request {
     uint16_t reserved;  /* 0 */
     uint64_t client_ns; /* CLOCK_MONOTONIC of the client when it sent */
 };
-_Static_assert(sizeof(struct wire_request) == 104, "wire_request layout");
+_Static_assert(sizeof(struct wire_request) == 96, "wire_request layout");
 /* The next request of this communicator belongs to the same group; the last one of a group does not have it. */
 #define WIRE_GROUP_MORE 1u
 #define WIRE_MAX_GROUP  4096u

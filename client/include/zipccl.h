@@ -197,7 +197,8 @@ ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclRecv(void *recvbuff, size_t co
 /* Between start and end (of this thread; they nest) operations are only noted, arguments checked; the outermost end
  * issues them as one: they run side by side, and are done together. All use one stream for each communicator. Ranks
  * must group the same collectives (not the same sends and receives). The end returns the first error of the notes too;
- * then nothing was issued. At most 4096 operations; not zipcclBarrier, zipcclCommInitRank, CommSplit, Destroy. */
+ * then nothing was issued. At most 4096 operations of a communicator, 256 of them collectives
+ * other than all-to-all, gather and scatter; not zipcclBarrier, zipcclCommInitRank, CommSplit, Destroy. */
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclGroupStart(void);
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclGroupEnd(void);
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/collective.h"
 #include "client/lib/internal.h"
 #include "zipccl.pb-c.h"
 
@@ -13,23 +14,42 @@ static bool valid(zipcclComm_t comm) {
     return comm && comm->magic == CLIENT_COMM_MAGIC;
 }
 
+zipcclResult_t comm_unique_id(struct session *s, const char *name, zipcclUniqueId *id) {
+    struct call call;
+    memset(&call, 0, sizeof call);
+    (void)pthread_mutex_lock(&client_lock);
+    zipcclResult_t r = call_run(s, &call, WIRE_UNIQUE_ID, NULL, NULL, 0, WIRE_UNIQUE_ID_REPLY, CLIENT_CONTROL_MS);
+    if (r == zipcclSuccess)
+        memcpy(id->internal, call.unique_id, sizeof id->internal);
+    else
+        (void)fail_thread(r, "%s: %s", name, call.text);
+    (void)pthread_mutex_unlock(&client_lock);
+    return r;
+}
+
+/* The one of the environment; referenced. */
+static zipcclResult_t session_of_environment(struct session **s) {
+    (void)pthread_mutex_lock(&client_lock);
+    zipcclResult_t r = session_get(s);
+    (void)pthread_mutex_unlock(&client_lock);
+    return r;
+}
+
+static void session_release(struct session *s) {
+    (void)pthread_mutex_lock(&client_lock);
+    session_put(s);
+    (void)pthread_mutex_unlock(&client_lock);
+}
+
 zipcclResult_t zipcclGetUniqueId(zipcclUniqueId *id) {
     struct session *s;
-    struct call call;
     if (!id)
         return fail_thread(zipcclInvalidArgument, "zipcclGetUniqueId: id is NULL");
-    (void)pthread_mutex_lock(&client_lock);
-    zipcclResult_t r = session_get(&s);
-    if (r == zipcclSuccess) {
-        memset(&call, 0, sizeof call);
-        r = call_run(s, &call, WIRE_UNIQUE_ID, NULL, NULL, 0, WIRE_UNIQUE_ID_REPLY, CLIENT_CONTROL_MS);
-        if (r == zipcclSuccess)
-            memcpy(id->internal, call.unique_id, sizeof id->internal);
-        else
-            (void)fail_thread(r, "zipcclGetUniqueId: %s", call.text);
-        session_put(s);
-    }
-    (void)pthread_mutex_unlock(&client_lock);
+    zipcclResult_t r = session_of_environment(&s);
+    if (r != zipcclSuccess)
+        return r;
+    r = comm_unique_id(s, "zipcclGetUniqueId", id);
+    session_release(s);
     return r;
 }
 
@@ -37,11 +57,18 @@ zipcclResult_t zipcclGetUniqueId(zipcclUniqueId *id) {
 static struct zipcclComm *live;
 
 /* Lock held. Other than valid(), it is right about one that another thread frees meanwhile. */
-static bool is_live(const struct zipcclComm *comm) {
+bool comm_is_live(const struct zipcclComm *comm) {
     const struct zipcclComm *c = live;
     while (c && c != comm)
         c = c->next_live;
     return c;
+}
+
+bool comms_use_redop(int handle) {
+    for (struct zipcclComm *c = live; c; c = c->next_live)
+        if (redops_hold(c, handle))
+            return true;
+    return false;
 }
 
 static void comm_link(struct zipcclComm *c) {
@@ -62,7 +89,7 @@ void comms_forked(void) {
         for (struct op *op = c->ops; op; op = op->next) {
             op->state = OP_DONE; /* also where a thread that is not here was finishing it */
             op->tainted = true;  /* the parent uses the same staging */
-            if (op->result != zipcclSuccess || !op->copy_to)
+            if (op->result != zipcclSuccess || !op->out.to)
                 continue;
             op->result = c->failed;
             (void)snprintf(op->text, sizeof op->text, "%s", c->fail_text);
@@ -87,18 +114,60 @@ static void comm_free(struct zipcclComm *c) {
         next = op->next;
         free(op);
     }
+    redops_free(c);
     session_put(c->session);
     c->magic = 0;
     free(c);
 }
 
-zipcclResult_t zipcclCommInitRank(zipcclComm_t *comm, int nranks, zipcclUniqueId id, int rank) {
+zipcclResult_t comm_join(struct session *s, const char *name, zipcclComm_t *comm, int nranks, const zipcclUniqueId *id,
+                         int rank) {
     Zipccl__CommInit m = ZIPCCL__COMM_INIT__INIT;
-    struct wire_unique_id u;
+    uint8_t bytes[sizeof id->internal];
     struct call call;
+    struct zipcclComm *c = calloc(1, sizeof *c);
+    if (!c)
+        return fail_thread(zipcclOutOfMemory, "%s: no memory", name);
+    c->magic = CLIENT_COMM_MAGIC;
+    c->nranks = nranks;
+    c->rank = rank;
+    c->codec = zipcclCodecAuto;
+    c->arm = zipcclArmAuto;
+    c->ops_end = &c->ops;
+    memcpy(bytes, id->internal, sizeof bytes);
+    m.unique_id.data = bytes;
+    m.unique_id.len = sizeof bytes;
+    m.nranks = (uint32_t)nranks;
+    m.rank = (uint32_t)rank;
+    memset(&call, 0, sizeof call);
+    call.comm = c;
+    (void)pthread_mutex_lock(&client_lock);
+    s->refs++;
+    c->session = s;
+    comm_link(c);
+    zipcclResult_t r = call_run(s, &call, WIRE_COMM_INIT, &m.base, NULL, 0, WIRE_COMM_INIT_REPLY, CLIENT_FOREVER);
+    if (r == zipcclSuccess && !c->handle) {
+        r = zipcclInternalError;
+        (void)snprintf(call.text, sizeof call.text, "zipccld gave the communicator no handle");
+    }
+    if (r == zipcclSuccess) {
+        *comm = c;
+    } else {
+        (void)fail_thread(r, "%s, rank %d of %d: %s", name, rank, nranks, call.text);
+        comm_free(c);
+    }
+    (void)pthread_mutex_unlock(&client_lock);
+    return r;
+}
+
+zipcclResult_t zipcclCommInitRank(zipcclComm_t *comm, int nranks, zipcclUniqueId id, int rank) {
+    struct wire_unique_id u;
+    struct session *s;
     if (!comm)
         return fail_thread(zipcclInvalidArgument, "zipcclCommInitRank: comm is NULL");
     *comm = NULL;
+    if (group_is_open())
+        return fail_thread(zipcclInvalidUsage, "zipcclCommInitRank: not inside a group: call zipcclGroupEnd first");
     if (nranks < 1 || rank < 0 || rank >= nranks)
         return fail_thread(zipcclInvalidArgument, "zipcclCommInitRank: rank %d of nranks %d: need 0 <= rank < nranks",
                            rank, nranks);
@@ -107,40 +176,11 @@ zipcclResult_t zipcclCommInitRank(zipcclComm_t *comm, int nranks, zipcclUniqueId
         return fail_thread(zipcclInvalidArgument,
                            "zipcclCommInitRank: id is none of zipcclGetUniqueId, or was cut on its way to rank %d",
                            rank);
-    struct zipcclComm *c = calloc(1, sizeof *c);
-    if (!c)
-        return fail_thread(zipcclOutOfMemory, "zipcclCommInitRank: no memory");
-    c->magic = CLIENT_COMM_MAGIC;
-    c->nranks = nranks;
-    c->rank = rank;
-    c->codec = zipcclCodecAuto;
-    c->ops_end = &c->ops;
-    (void)pthread_mutex_lock(&client_lock);
-    zipcclResult_t r = session_get(&c->session);
-    if (r != zipcclSuccess) {
-        free(c);
-        goto out;
-    }
-    comm_link(c);
-    m.unique_id.data = (uint8_t *)id.internal;
-    m.unique_id.len = sizeof id.internal;
-    m.nranks = (uint32_t)nranks;
-    m.rank = (uint32_t)rank;
-    memset(&call, 0, sizeof call);
-    call.comm = c;
-    r = call_run(c->session, &call, WIRE_COMM_INIT, &m.base, NULL, 0, WIRE_COMM_INIT_REPLY, CLIENT_FOREVER);
-    if (r == zipcclSuccess && !c->handle) {
-        r = zipcclInternalError;
-        (void)snprintf(call.text, sizeof call.text, "zipccld gave the communicator no handle");
-    }
-    if (r != zipcclSuccess) {
-        (void)fail_thread(r, "zipcclCommInitRank, rank %d of %d: %s", rank, nranks, call.text);
-        comm_free(c);
-        goto out;
-    }
-    *comm = c;
-out:
-    (void)pthread_mutex_unlock(&client_lock);
+    zipcclResult_t r = session_of_environment(&s);
+    if (r != zipcclSuccess)
+        return r;
+    r = comm_join(s, "zipcclCommInitRank", comm, nranks, &id, rank);
+    session_release(s);
     return r;
 }
 
@@ -162,7 +202,7 @@ static void sleep_until_changed(void) {
 static void comm_finish_ops(struct zipcclComm *c) {
     while (c->ops) {
         if (c->ops->stream) {
-            stream_drain(c->ops->stream);
+            stream_finish(c->ops->stream, c);
         } else if (c->session->forked) { /* of a thread that is not in this process */
             op_finish(c->ops);
         } else { /* its caller is about to take it */
@@ -203,8 +243,11 @@ zipcclResult_t zipcclCommDestroy(zipcclComm_t comm) {
     zipcclResult_t r;
     if (!comm)
         return zipcclSuccess;
+    if (group_is_open())
+        return fail_thread(zipcclInvalidUsage,
+                           "zipcclCommDestroy: not inside a group: comm was not freed, call zipcclGroupEnd first");
     (void)pthread_mutex_lock(&client_lock);
-    if (!is_live(comm)) {
+    if (!comm_is_live(comm)) {
         r = fail_thread(zipcclInvalidArgument, "zipcclCommDestroy: comm is not a communicator, or was freed");
         goto out;
     }
@@ -237,7 +280,7 @@ zipcclResult_t zipcclCommAbort(zipcclComm_t comm) {
     if (!comm)
         return zipcclSuccess;
     (void)pthread_mutex_lock(&client_lock);
-    if (!is_live(comm)) {
+    if (!comm_is_live(comm)) {
         r = fail_thread(zipcclInvalidArgument, "zipcclCommAbort: comm is not a communicator, or was freed");
         goto out;
     }
@@ -272,7 +315,7 @@ zipcclResult_t zipcclCommGetAsyncError(zipcclComm_t comm, zipcclResult_t *error)
     if (!error)
         return fail_thread(zipcclInvalidArgument, "zipcclCommGetAsyncError: error is NULL");
     (void)pthread_mutex_lock(&client_lock);
-    if (!is_live(comm)) {
+    if (!comm_is_live(comm)) {
         r = fail_thread(zipcclInvalidArgument, "zipcclCommGetAsyncError: comm is %s",
                         comm ? "not a communicator, or was freed" : "NULL");
     } else {
@@ -306,6 +349,17 @@ zipcclResult_t zipcclCommSetCodec(zipcclComm_t comm, zipcclCodec_t codec) {
         return fail_comm(comm, zipcclInvalidArgument, "zipcclCommSetCodec: codec %d does not exist", (int)codec);
     (void)pthread_mutex_lock(&client_lock);
     comm->codec = codec;
+    (void)pthread_mutex_unlock(&client_lock);
+    return zipcclSuccess;
+}
+
+zipcclResult_t zipcclCommSetArm(zipcclComm_t comm, zipcclArm_t arm) {
+    if (!valid(comm))
+        return fail_thread(zipcclInvalidArgument, "zipcclCommSetArm: comm is not valid");
+    if (arm != zipcclArmAuto && (unsigned)arm >= zipcclNumArms)
+        return fail_comm(comm, zipcclInvalidArgument, "zipcclCommSetArm: arm %d does not exist", (int)arm);
+    (void)pthread_mutex_lock(&client_lock);
+    comm->arm = arm;
     (void)pthread_mutex_unlock(&client_lock);
     return zipcclSuccess;
 }

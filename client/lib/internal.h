@@ -86,7 +86,16 @@ struct region {
 
 enum op_state { OP_SENT, OP_DONE, OP_FINISHING };
 
-/* One outstanding collective. */
+/* Bytes that are to be copied: all, or parts of them. */
+struct copy {
+    const uint8_t *from;
+    uint8_t *to; /* NULL: nothing */
+    size_t bytes;
+    const uint64_t *counts, *offsets; /* of the parts, in values; NULL: all */
+    size_t nparts, width;
+};
+
+/* One outstanding operation. */
 struct op {
     struct op *next, **at; /* of the communicator's list; free ones use next alone */
     struct op *next_in_stream;
@@ -96,14 +105,12 @@ struct op {
     enum op_state state;
     zipcclResult_t result;
     struct binding *uses[2];
-    struct region *staging[2]; /* given back at the end */
-    bool tainted;              /* ended without the daemon's word: cached staging must not be used again */
-    const uint8_t *copy_from;
-    uint8_t *copy_to; /* NULL: nothing to copy at the end */
-    size_t copy_bytes;
+    struct region *staging[2];  /* given back at the end */
+    bool tainted;               /* ended without the daemon's word: cached staging must not be used again */
+    struct copy out;            /* at the end */
+    size_t offsets[2];          /* in the buffers of uses */
+    struct wire_request *frame; /* with the counts behind it; NULL where there are none. Owned */
     zipcclOp_t kind;
-    zipcclDataType_t dtype;
-    size_t count;
     char text[CLIENT_TEXT_BYTES];
 };
 
@@ -115,6 +122,8 @@ struct zipcclComm {
     uint64_t handle; /* 0 until the daemon accepted it */
     int nranks, rank;
     zipcclCodec_t codec;
+    zipcclArm_t arm;
+    struct redop *redops; /* made by zipcclRedOpCreatePreMulSum; see reductions.c */
     uint64_t seq;
     unsigned users; /* threads inside a call */
     bool ending;    /* a thread is in Destroy or Abort and will free it */
@@ -130,7 +139,7 @@ struct zipcclComm {
 
 struct zipcclStream {
     uint64_t magic;
-    struct op *first, *last; /* all of one communicator at a time */
+    struct op *first, *last; /* of one communicator, or of one group */
     zipcclResult_t error;
     char text[CLIENT_TEXT_BYTES];
 };
@@ -165,7 +174,10 @@ ZIPCCL_MUST_CHECK zipcclResult_t call_run(struct session *s, struct call *call, 
                                           const struct ProtobufCMessage *message, const int *fds, uint32_t nfds,
                                           uint16_t want, int timeout_ms);
 void request_dispatch(struct session *s, const struct frame *f);
-struct op *op_new(struct zipcclComm *c);
+struct op *op_new(struct zipcclComm *c); /* not yet under way */
+void op_link(struct op *op);             /* ... from here on it is */
+void op_discard(struct op *op);          /* of one that never was */
+void copy_run(const struct copy *copy);  /* also without the lock */
 void op_complete(struct op *op, zipcclResult_t r, const char *text, bool daemon_said_so);
 void op_finish(struct op *op); /* copies out, without the lock meanwhile, and frees; the op must be done */
 void comm_fail(struct zipcclComm *c, zipcclResult_t r, const char *text);
@@ -176,9 +188,18 @@ void comms_forked(void);   /* comm.c: all communicators fail */
 void memory_forked(void);  /* memory.c: registered memory is staged */
 void staging_forked(void); /* staging.c: the cache starts empty */
 
+/* comm.c */
+bool comm_is_live(const struct zipcclComm *comm); /* lock held */
+/* As the functions of the API, but over this session; without the lock. Texts begin with name. */
+ZIPCCL_MUST_CHECK zipcclResult_t comm_unique_id(struct session *s, const char *name, zipcclUniqueId *id);
+ZIPCCL_MUST_CHECK zipcclResult_t comm_join(struct session *s, const char *name, zipcclComm_t *comm, int nranks,
+                                           const zipcclUniqueId *id, int rank);
+
 /* stream.c */
 void stream_drain(struct zipcclStream *stream); /* lock held; waits until all is done and copied */
 void stream_reap(struct zipcclStream *stream);  /* lock held; finishes what is done */
+/* Finishes those of this communicator, which have all ended; those of others in the same group may not. */
+void stream_finish(struct zipcclStream *stream, const struct zipcclComm *c);
 void stream_add(struct zipcclStream *stream, struct op *op);
 
 /* memory.c: with the lock held, unless said otherwise */

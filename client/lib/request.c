@@ -175,12 +175,52 @@ struct op *op_new(struct zipcclComm *c) {
     memset(op, 0, offsetof(struct op, text));
     op->text[0] = 0;
     op->comm = c;
+    return op;
+}
+
+void op_link(struct op *op) {
+    struct zipcclComm *c = op->comm;
     op->at = c->ops_end;
     *c->ops_end = op;
     c->ops_end = &op->next;
     c->nops++;
     c->nsent++;
-    return op;
+}
+
+static void give_back(struct op *op) {
+    for (int i = 0; i < 2; i++) {
+        struct region *r = op->staging[i];
+        if (r && op->tainted && r->kind == REGION_STAGING) {
+            region_free(r);
+        } else if (r) {
+            r->spoiled = r->spoiled || op->tainted;
+            staging_give(r);
+        }
+    }
+    free(op->frame);
+    op->next = op->comm->free_ops;
+    op->comm->free_ops = op;
+}
+
+void op_discard(struct op *op) {
+    for (int i = 0; i < 2; i++)
+        if (op->uses[i])
+            op->uses[i]->users--;
+    give_back(op);
+    client_notify(); /* somebody may wait to free the memory */
+}
+
+void copy_run(const struct copy *copy) {
+    if (!copy->to)
+        return;
+    if (!copy->counts) {
+        memcpy(copy->to, copy->from, copy->bytes);
+        return;
+    }
+    for (size_t i = 0; i < copy->nparts; i++)
+        if (copy->counts[i])
+            memcpy(copy->to + copy->offsets[i] * copy->width, copy->from + copy->offsets[i] * copy->width,
+                   copy->counts[i] * copy->width);
 }
 
 /* From here on the user's shared memory is the user's again. */
@@ -200,19 +240,10 @@ void op_complete(struct op *op, zipcclResult_t r, const char *text, bool daemon_
 void op_finish(struct op *op) {
     struct zipcclComm *c = op->comm;
     op->state = OP_FINISHING;
-    if (op->copy_to && op->result == zipcclSuccess) {
+    if (op->out.to && op->result == zipcclSuccess) {
         (void)pthread_mutex_unlock(&client_lock);
-        memcpy(op->copy_to, op->copy_from, op->copy_bytes);
+        copy_run(&op->out);
         (void)pthread_mutex_lock(&client_lock);
-    }
-    for (int i = 0; i < 2; i++) {
-        struct region *r = op->staging[i];
-        if (r && op->tainted && r->kind == REGION_STAGING) {
-            region_free(r);
-        } else if (r) {
-            r->spoiled = r->spoiled || op->tainted;
-            staging_give(r);
-        }
     }
     *op->at = op->next;
     if (op->next)
@@ -220,8 +251,7 @@ void op_finish(struct op *op) {
     else
         c->ops_end = op->at;
     c->nops--;
-    op->next = c->free_ops;
-    c->free_ops = op;
+    give_back(op);
     client_notify();
 }
 

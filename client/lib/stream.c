@@ -2,13 +2,15 @@
  *
  * Streams: ordered lists of operations that nobody waits for yet.
  *
- * The daemon keeps the order of one communicator alone. So a stream holds operations of one communicator at a time: an
- * operation of another one waits, in its call, for those before it.
+ * The daemon keeps the order of one communicator alone. So a stream holds operations of one communicator, or of one
+ * group, at a time: an operation of another one waits, in its call, for those before it.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "client/lib/internal.h"
+#include "proto/op.h"
 
 static bool valid(zipcclStream_t stream) {
     return stream && stream->magic == CLIENT_STREAM_MAGIC;
@@ -23,21 +25,50 @@ void stream_add(struct zipcclStream *stream, struct op *op) {
     stream->last = op;
 }
 
+/* Finishes an operation that is done. It stays in the stream while it is copied without the lock, so that nobody takes
+ * the stream for done. */
+static void finish(struct zipcclStream *stream, struct op *op) {
+    if (op->result != zipcclSuccess && stream->error == zipcclSuccess) {
+        stream->error = op->result;
+        (void)snprintf(stream->text, sizeof stream->text, "rank %d of %d: %s #%" PRIu64 ": %.400s", op->comm->rank,
+                       op->comm->nranks, op_name(op->kind), op->seq, op->text);
+    }
+    op_finish(op);
+    struct op *before = NULL;
+    for (struct op *o = stream->first; o != op; o = o->next_in_stream)
+        before = o;
+    if (before)
+        before->next_in_stream = op->next_in_stream;
+    else
+        stream->first = op->next_in_stream;
+    if (stream->last == op)
+        stream->last = before;
+    client_notify();
+}
+
 void stream_reap(struct zipcclStream *stream) {
     /* Another thread may be in the middle of finishing the first one; it goes on with the rest. */
-    while (stream->first && stream->first->state == OP_DONE) {
+    while (stream->first && stream->first->state == OP_DONE)
+        finish(stream, stream->first);
+}
+
+static void sleep_until_changed(void) {
+    client_sleepers++;
+    (void)pthread_cond_wait(&client_changed, &client_lock);
+    client_sleepers--;
+}
+
+void stream_finish(struct zipcclStream *stream, const struct zipcclComm *c) {
+    for (;;) {
         struct op *op = stream->first;
-        if (op->result != zipcclSuccess && stream->error == zipcclSuccess) {
-            stream->error = op->result;
-            (void)snprintf(stream->text, sizeof stream->text, "rank %d of %d: %.440s", op->comm->rank, op->comm->nranks,
-                           op->text);
-        }
-        /* It stays the first while it is copied without the lock, so that nobody takes the stream for done. */
-        op_finish(op);
-        stream->first = op->next_in_stream;
-        if (!stream->first)
-            stream->last = NULL;
-        client_notify();
+        while (op && op->comm != c)
+            op = op->next_in_stream;
+        if (!op)
+            return;
+        if (op->state == OP_DONE)
+            finish(stream, op);
+        else
+            sleep_until_changed(); /* another thread finishes it */
     }
 }
 
@@ -53,9 +84,7 @@ void stream_drain(struct zipcclStream *stream) {
         if (!op)
             return;
         if (op->state == OP_FINISHING) {
-            client_sleepers++;
-            (void)pthread_cond_wait(&client_changed, &client_lock);
-            client_sleepers--;
+            sleep_until_changed();
         } else if (session_wait(op->comm->session, first_moved, stream, CLIENT_FOREVER) != zipcclSuccess) {
             return; /* cannot be: it has no deadline */
         }

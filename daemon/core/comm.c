@@ -68,6 +68,7 @@ struct comm *comm_new(struct daemon *d, uint64_t key, uint64_t nonce, struct job
     c->seq = 1;
     c->left_after = UINT64_MAX;
     c->codec = d->codec;
+    c->phases = d->phases;
     c->state = COMM_JOINING;
     /* Elsewhere than at the root the deadline is a safety net: the root's text is the better one. */
     c->join_deadline_ns = daemon_now_ns() + (d->config.join_timeout + (is_root ? 0 : 2000)) * 1000000ull;
@@ -131,7 +132,7 @@ void comm_describe_rank(const struct comm *c, uint32_t rank, char *text, size_t 
 /* Of a failed communicator: answers the ranks that destroy it, once nothing of its last operation is under way. Until
  * then their buffers may be written; after the answer they never are. */
 void comm_answer_leaving(struct comm *c) {
-    for (uint32_t i = 0; i < c->nmembers && !c->op_active; i++) {
+    for (uint32_t i = 0; i < c->nmembers && !comm_ops_running(c); i++) {
         if (c->members[i]->session != NULL && c->members[i]->state == MEMBER_LEAVING)
             comm_leave_done(c->members[i]);
     }
@@ -206,10 +207,10 @@ void comm_leave_done(struct comm_member *m) {
         Zipccl__Peer__PeerLeave leave = ZIPCCL__PEER__PEER_LEAVE__INIT;
         leave.key = c->key;
         leave.rank = m->rank;
-        leave.ops = m->next_seq - 1;
+        leave.ops = m->called;
         peer_send(c->root_link, WIRE_PEER_LEAVE, &leave.base);
     }
-    comm_ops_left(c, m->rank, m->next_seq - 1);
+    comm_ops_left(c, m->rank, m->called);
 }
 
 /* A rank, here or elsewhere, called `ops` operations and left. */
@@ -301,6 +302,17 @@ void comm_session_gone(struct session *s) {
     }
 }
 
+static void comm_member_free(struct comm_member *m) {
+    free(m->queue);
+    free(m->leases);
+    free(m->transfers);
+    free(m->numbers);
+    free(m->buffers);
+    free(m->sent);
+    free(m->received);
+    free(m);
+}
+
 static void comm_free(struct comm *c) {
     struct daemon *d = c->daemon;
     if (c->exec != NULL)
@@ -315,8 +327,7 @@ static void comm_free(struct comm *c) {
     if (c->root_link != NULL)
         c->root_link->ncomms--;
     for (uint32_t i = 0; i < c->nmembers; i++) {
-        free(c->members[i]->queue);
-        free(c->members[i]);
+        comm_member_free(c->members[i]);
     }
     list_del(&c->link);
     d->ncomms--;
@@ -333,7 +344,7 @@ static void comm_free(struct comm *c) {
 void comm_reap(struct daemon *d) {
     list_for_each_safe(l, &d->comms) {
         struct comm *c = list_entry(l, struct comm, link);
-        if ((c->state == COMM_FAILED || c->state == COMM_CLOSING) && c->present == 0 && !c->op_active && !c->probing)
+        if ((c->state == COMM_FAILED || c->state == COMM_CLOSING) && c->present == 0 && !comm_ops_running(c) && !c->probing)
             comm_free(c);
     }
 }
@@ -359,13 +370,14 @@ void comm_tick(struct daemon *d, uint64_t now_ns) {
         struct comm *c = list_entry(l, struct comm, link);
         if ((c->state == COMM_JOINING || c->state == COMM_CONNECTING) && now_ns > c->join_deadline_ns)
             comm_join_timeout(c);
-        if (c->state != COMM_READY || !c->op_active || limit == 0 || now_ns - c->first_ns < limit)
+        uint64_t since = comm_ops_since(c);
+        if (c->state != COMM_READY || since == UINT64_MAX || limit == 0 || now_ns - since < limit)
             continue;
         struct comm_names ranks = {0}, nodes = {0};
         comm_ops_current(c, what, sizeof what);
         for (uint32_t i = 0; i < c->nmembers; i++) {
             snprintf(number, sizeof number, "%u", c->members[i]->rank);
-            if (!c->members[i]->arrived)
+            if (c->op_active && !c->members[i]->arrived)
                 comm_names_add(&ranks, number);
         }
         for (uint32_t i = 0; i < c->nnodes; i++) {
@@ -406,7 +418,7 @@ bool comm_drain(struct daemon *d, bool now) {
             if (now || c->state != COMM_READY || comm_ops_idle(c))
                 comm_fail(c, NULL, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", d->config.node_name);
         }
-        left = left || (c->state != COMM_FAILED && c->state != COMM_CLOSING) || c->op_active || c->probing;
+        left = left || (c->state != COMM_FAILED && c->state != COMM_CLOSING) || comm_ops_running(c) || c->probing;
     }
     return !left;
 }

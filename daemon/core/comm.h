@@ -6,7 +6,9 @@
  * local rank, and without an operation under way. The node that made the unique id is the root: it may have no rank of
  * its own, and collects joins, readiness, aborts and leaves of all nodes (a star).
  *
- * comm.c: life, failure. comm_join.c: rendezvous. comm_ops.c: operations.
+ * comm.c: life, failure. comm_join.c: rendezvous. comm_request.c: requests, checked and queued. comm_ops.c: units of a
+ * rank's queue and their ends. comm_collective.c: what a unit does with all ranks of the node. comm_exchange.c: what it
+ * does alone.
  */
 #ifndef ZIPCCL_DAEMON_COMM_H
 #define ZIPCCL_DAEMON_COMM_H
@@ -27,8 +29,10 @@
 
 #define COMM_MAX_RANKS   65536u
 #define COMM_ID_LIFE_NS  600000000000ull /* of an id that nobody uses, of a job without sessions */
-#define COMM_MAX_PENDING 1024u           /* requests of one rank that wait */
+#define COMM_MAX_PENDING 8192u           /* requests of one rank that wait; more than the largest group */
 #define COMM_NO_NODE     UINT32_MAX
+#define COMM_MAX_FUSED   256u /* collectives of a group that run side by side; longer groups run in turns */
+#define COMM_CALLS       64u
 #define COMM_MAX_IDS     1024u /* unique ids of one user that nobody used yet */
 
 struct daemon;
@@ -42,6 +46,8 @@ enum comm_state { COMM_JOINING, COMM_CONNECTING, COMM_READY, COMM_CLOSING, COMM_
 /* A request that waits for its turn. */
 struct comm_pending {
     struct wire_request request;
+    uint64_t *counts; /* of a v operation, or NULL; freed with it */
+    uint64_t number;  /* a collective's: 1, 2, 3... of this rank, equal on all ranks. Send, receive: its seq */
     uint32_t frame_id;
     struct buffer *send_buffer, *recv_buffer; /* leases, or NULL */
     void *send, *recv;
@@ -50,7 +56,11 @@ struct comm_pending {
 
 enum comm_member_state { MEMBER_JOINING, MEMBER_IN, MEMBER_LEAVING, MEMBER_LEFT };
 
-/* A local rank. Freed with the comm. */
+/* A local rank. Freed with the comm.
+ *
+ * Its requests are taken in units: one request, or the requests of a group. A unit has a part that all ranks of the node
+ * do together (gathers, reductions...), a part that this rank does alone (an exchange), or both; they run side by side,
+ * and the unit's requests are answered when both are done. */
 struct comm_member {
     struct comm *comm;
     struct session *session; /* NULL: gone */
@@ -61,11 +71,28 @@ struct comm_member {
     pid_t pid;
     uint32_t reply_id; /* of the init or destroy under way */
     bool announced;    /* the root knows */
-    bool arrived;      /* in the operation under way, as head of its queue */
     uint64_t next_seq; /* that the client must send */
+    uint64_t called;   /* collectives that it has called */
     struct comm_pending *queue;
     uint32_t head, count, capacity;
-    struct buffer *lease_send, *lease_recv; /* of the operation under way; outlive a failure until done */
+    bool group_open; /* the last request of the queue says that more of its group follows */
+    uint32_t group;  /* requests of that group so far */
+
+    /* the unit under way */
+    uint32_t unit;                                        /* requests; 0: none */
+    bool waits_node, arrived, waits_exchange;             /* parts that are not done; has joined the node's operation */
+    struct exec_op *exchange;                             /* NULL: not under way */
+    uint64_t since_ns;                                    /* its start */
+    struct exec_result exchange_result;                   /* numbers alone; text is gone */
+    zipcclCodec_t exchange_codec;                         /* the most that any of its transfers took */
+    struct buffer **leases;                               /* of the unit; they outlive a failure until it is done */
+    uint32_t nleases, leases_capacity;
+    struct plan_transfer *transfers;                      /* scratch */
+    uint32_t *numbers;                                    /* of the transfers */
+    uint32_t transfers_capacity;
+    struct exec_buffers *buffers;                         /* scratch */
+    uint32_t buffers_capacity;
+    uint32_t *sent, *received;                            /* transfers so far, by the other rank; NULL: none yet */
 };
 
 /* A node, as the root knows it while ranks join and later. */
@@ -112,6 +139,7 @@ struct comm {
     uint32_t node; /* this node's index; COMM_NO_NODE: a root without ranks */
     uint32_t *rank_node;
     struct plan_topology topology;
+    uint32_t most_ranks; /* of any node */
     struct fabric_peer **peers;
     struct exec_comm *exec;
     bool probing;
@@ -121,17 +149,26 @@ struct comm {
     struct trial trial;
     struct trial_kind *trial_kind; /* of the operation under way; NULL: it takes no part */
 
-    /* operations, one at a time */
+    /* the node's collective, or group of them: one at a time */
     struct exec_op *op;
-    bool op_active, pumping;
-    uint64_t seq; /* of the operation under way, or the next */
-    struct wire_request desc;
-    uint32_t desc_rank;
+    bool op_active, pumping, pump_again;
+    uint64_t seq;                       /* number of its first operation, or of the next */
+    struct comm_member *desc_member;    /* the first rank; what it asked for is in its unit: */
+    uint32_t desc[COMM_MAX_FUSED];      /* these requests of it */
+    uint32_t ndesc, desc_rank;
+    uint16_t desc_op;
     zipcclCodec_t op_codec;
+    zipcclArm_t op_arm;
     uint32_t narrived;
     uint64_t first_ns, last_ns;
+    struct { /* which operation the collectives of late were, by number: ranks must agree */
+        uint64_t number;
+        uint32_t rank;
+        uint16_t op;
+    } calls[COMM_CALLS];
+    enum plan_phases phases; /* of coded exchanges */
     uint64_t ops_done;
-    uint64_t left_after; /* least number of operations that a rank which left had called */
+    uint64_t left_after; /* least number of collectives that a rank which left had called */
     uint32_t left_rank;
 };
 
@@ -186,13 +223,39 @@ struct comm_names {
 void comm_names_add(struct comm_names *n, const char *name);
 const char *comm_names_end(struct comm_names *n);
 
-void comm_ops_fail(struct comm *c); /* replies to all that wait, at once; ends the operation */
+void comm_ops_fail(struct comm *c); /* replies to all that wait, at once; ends what runs */
 void comm_ops_left(struct comm *c, uint32_t rank, uint64_t ops);
 void comm_leave_done(struct comm_member *m);
 void comm_answer_leaving(struct comm *c);
 /* "all-gather #12", or "" where nothing runs. */
 void comm_ops_current(const struct comm *c, char *text, size_t size);
 bool comm_ops_idle(const struct comm *c);
+bool comm_ops_running(const struct comm *c); /* buffers of clients may be touched */
+uint64_t comm_ops_since(const struct comm *c); /* start of the oldest that runs; UINT64_MAX: none */
 void comm_join_timeout(struct comm *c);
+
+/* comm_ops.c */
+void comm_pump(struct comm *c);
+void comm_complete(struct comm_member *m, const struct comm_pending *p, zipcclResult_t result, const char *text,
+                   uint64_t wire_bytes, zipcclCodec_t codec);
+void comm_unit_step(struct comm_member *m); /* a part is done: ends the unit where it was the last */
+void comm_pending_free(struct comm_pending *p);
+static inline struct comm_pending *comm_unit_request(const struct comm_member *m, uint32_t i) {
+    return &m->queue[(m->head + i) & (m->capacity - 1)];
+}
+/* What failed: "all-gather #3 failed on node a: why; failed node: b". */
+void comm_op_failed(struct comm *c, const char *what, const struct exec_result *r);
+void comm_sample(struct comm *c, const struct comm_pending *p, const struct exec_result *r, zipcclCodec_t codec,
+                 uint64_t first_ns, uint64_t last_ns);
+/* Grows an array; false: no memory. */
+bool comm_grow(void **array, uint32_t *capacity, uint32_t need, size_t item);
+
+/* comm_collective.c: false where the communicator failed */
+bool comm_collective_join(struct comm_member *m);
+/* comm_exchange.c */
+bool comm_exchange_start(struct comm_member *m);
+
+/* comm_request.c */
+uint32_t comm_ncounts(const struct comm *c, unsigned op); /* that follow the request */
 
 #endif

@@ -231,6 +231,7 @@ static void join_complete(struct comm *c) {
     table.encode_bps = table.decode_bps = UINT64_MAX;
     table.chunk_bytes = UINT32_MAX;
     table.codec = (uint32_t)c->codec;
+    table.phases = (uint32_t)c->phases;
     for (uint32_t i = 0; i < c->nnodes; i++) {
         struct comm_node *n = &c->nodes[i];
         Zipccl__Peer__PeerNode *w = pointers[i] = &nodes[i];
@@ -470,6 +471,8 @@ static bool join_topology(struct comm *c, const Zipccl__Peer__PeerTable *m) {
             c->ranks[n->ranks[j]].node = i;
             seen++;
         }
+        if (n->n_ranks > c->most_ranks)
+            c->most_ranks = (uint32_t)n->n_ranks;
     }
     if (seen != c->nranks || c->node == COMM_NO_NODE || m->nodes[c->node]->n_ranks != c->nmembers)
         return false;
@@ -506,6 +509,7 @@ static void join_apply(struct comm *c, const Zipccl__Peer__PeerTable *m) {
     c->link_rate_bits = m->link_rate_bits;
     c->link_numbers.encode_bps = m->encode_bps;
     c->link_numbers.decode_bps = m->decode_bps;
+    c->phases = m->phases <= PLAN_SIZES_FIRST ? (enum plan_phases)m->phases : PLAN_STREAM;
     c->codec = m->codec < zipcclNumCodecs ? (zipcclCodec_t)m->codec : zipcclCodecAuto;
     if (c->nnodes > 1 && d->fabric_ops == NULL) {
         comm_fail(c, NULL, zipcclInvalidUsage,

@@ -45,6 +45,7 @@ struct daemon {
     struct executor *executor;
     uint64_t encode_bps, decode_bps;
     zipcclCodec_t codec; /* of operations whose ranks pin none */
+    enum plan_phases phases;
 
     struct server server;      /* clients */
     struct server peer_server; /* daemons */

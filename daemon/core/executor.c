@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The executor's frame: communicators, their cache of plans, and the life of an operation.
+ * The executor's frame: communicators and the life of an operation.
  *
  * A repeated operation allocates nothing: its plan and its exec_op come from the communicator's cache, the contexts of
  * its steps and its slots from pools.
@@ -12,12 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/codec.h"
-#include "kernels/dtype.h"
-
-#define MAX_ENTRIES     8u
-#define MAX_SPARE       2u
-#define STREAMING_BYTES (16u << 20) /* received: more than caches hold */
 
 zipcclResult_t executor_new(const struct executor_config *config, struct executor **executor) {
     *executor = NULL;
@@ -94,16 +88,6 @@ zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t n
     return zipcclSuccess;
 }
 
-static void free_entry(struct exec_entry *entry) {
-    while (entry->spare) {
-        struct exec_op *op = entry->spare;
-        entry->spare = op->next;
-        free(op);
-    }
-    plan_free(entry->plan);
-    free(entry);
-}
-
 void exec_comm_free(struct exec_comm *comm) {
     if (!comm)
         return;
@@ -112,135 +96,23 @@ void exec_comm_free(struct exec_comm *comm) {
         exec_probe_orphan(comm);
     if (e->config.fabric_ops && comm->topology.nnodes > 1)
         e->config.fabric_ops->forget(e->config.fabric, comm->key);
-    while (comm->entries) {
-        struct exec_entry *entry = comm->entries;
-        comm->entries = entry->next;
-        free_entry(entry);
-    }
+    exec_cache_free(comm);
     free(comm->rank_node);
     free(comm->peers);
     free(comm);
 }
 
-/* Drops the entry that was not used for the longest time, if there are too many. */
-static void evict(struct exec_comm *comm) {
-    struct exec_entry **last = NULL;
-    for (struct exec_entry **p = &comm->entries; *p; p = &(*p)->next) {
-        if ((*p)->users == 0)
-            last = p;
-    }
-    if (comm->nentries < MAX_ENTRIES || !last)
-        return;
-    struct exec_entry *entry = *last;
-    *last = entry->next;
-    comm->nentries--;
-    free_entry(entry);
-}
-
-static zipcclResult_t new_entry(struct exec_comm *comm, const struct exec_args *args, struct exec_entry **out) {
-    struct exec_entry *entry = calloc(1, sizeof(*entry));
-    if (!entry)
-        return zipcclOutOfMemory;
-    entry->op = args->op;
-    entry->dtype = args->dtype;
-    entry->codec = args->codec;
-    entry->count = args->count;
-    entry->root = args->root;
-    struct plan_op po = {
-        .op = args->op, .dtype = args->dtype, .codec = args->codec, .count = args->count, .root = args->root};
-    struct plan_args pa = {.ops = &po,
-                           .nops = 1,
-                           .node = comm->node,
-                           .topology = &comm->topology,
-                           .chunk_bytes = comm->chunk_bytes,
-                           .window = comm->executor->config.window};
-    zipcclResult_t result = plan_build(&pa, &entry->plan);
-    if (!result && entry->plan->nslots > 0) {
-        struct codec_sizes bound = codec_bound(args->codec, args->dtype, entry->plan->items[0].slot_count);
-        entry->slot_static = bound.static_bytes;
-        entry->slot_bytes = bound.static_bytes + bound.dynamic_bytes;
-        if (entry->slot_bytes == 0)
-            result = zipcclInvalidArgument; /* the codec does not support the dtype */
-    }
-    if (result) {
-        free_entry(entry);
-        return result;
-    }
-    evict(comm);
-    entry->next = comm->entries;
-    comm->entries = entry;
-    comm->nentries++;
-    *out = entry;
-    return zipcclSuccess;
-}
-
-static zipcclResult_t get_entry(struct exec_comm *comm, const struct exec_args *args, struct exec_entry **out) {
-    for (struct exec_entry **p = &comm->entries; *p; p = &(*p)->next) {
-        struct exec_entry *e = *p;
-        if (e->op == args->op && e->dtype == args->dtype && e->codec == args->codec && e->count == args->count &&
-            e->root == args->root) {
-            *p = e->next;
-            e->next = comm->entries;
-            comm->entries = e;
-            *out = e;
-            return zipcclSuccess;
-        }
-    }
-    return new_entry(comm, args, out);
-}
-
-static struct exec_op *get_op(struct exec_comm *comm, struct exec_entry *entry) {
-    struct exec_op *op = entry->spare;
-    if (op) {
-        entry->spare = op->next;
-        entry->nspare--;
-        return op;
-    }
-    size_t nsteps = entry->plan->nsteps, nslots = entry->plan->nslots, nlocal = comm->nlocal;
-    size_t pointers = nlocal * 2 * sizeof(void *), slots = nslots * sizeof(struct exec_slot);
-    op = calloc(1, sizeof(*op) + pointers + slots + nsteps * 2 * sizeof(uint32_t));
-    if (!op)
-        return NULL;
-    uint8_t *at = (uint8_t *)(op + 1);
-    op->send = (const void **)(void *)at;
-    op->recv = (void **)(void *)at + nlocal;
-    op->slots = (struct exec_slot *)(void *)(at + pointers);
-    op->waiting = (uint32_t *)(void *)(at + pointers + slots);
-    op->ready_next = op->waiting + nsteps;
-    return op;
-}
-
 zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *args, struct exec_op **out) {
-    struct exec_args a = *args;
-    struct exec_entry *entry = NULL;
+    struct exec_op *op;
+    zipcclResult_t result = exec_cache_get(comm, args, &op);
     *out = NULL;
-    if (a.op != zipcclOpBroadcast)
-        a.root = 0;
-    if (a.op == zipcclOpBarrier) {
-        a.count = 0;
-        a.dtype = zipcclUint8;
-    }
-    if (a.count == 0 || comm->topology.nnodes == 1)
-        a.codec = zipcclCodecRaw;
-    zipcclResult_t result = get_entry(comm, &a, &entry);
     if (result)
         return result;
-    struct exec_op *op = get_op(comm, entry);
-    if (!op)
-        return zipcclOutOfMemory;
-    entry->users++;
-    op->comm = comm;
-    op->entry = entry;
-    op->plan = entry->plan;
-    op->args = a;
     op->ndone = op->nactive = 0;
     op->ready_head = op->ready_tail = EXEC_NO_STEP;
     op->running = op->failed = false;
-    const struct dtype_info *dtype = dtype_get(a.dtype);
-    op->streaming = comm->nlocal == 1 && /* else copies read the values again at once */
-                    a.count * dtype->bytes * (a.op == zipcclOpAllGather ? comm->topology.nranks : 1) >= STREAMING_BYTES;
     op->result = (struct exec_result){
-        .failed_node = -1, .text = op->text, .raw_bytes = entry->plan->raw_send_bytes, .worst_report = args->report};
+        .failed_node = -1, .text = op->text, .raw_bytes = op->plan->raw_send_bytes, .worst_report = args->report};
     op->text[0] = '\0';
     for (uint32_t i = 0; i < op->plan->nsteps; i++)
         op->waiting[i] = op->plan->steps[i].ndeps;
@@ -250,9 +122,7 @@ zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *arg
 
 /* Gives the operation back before done runs, so that done may start the next one or free the communicator. */
 static void finish(struct exec_op *op) {
-    struct exec_comm *comm = op->comm;
-    struct exec_entry *entry = op->entry;
-    const struct executor_config *config = &comm->executor->config;
+    const struct executor_config *config = &op->comm->executor->config;
     struct exec_result result = op->result;
     char text[EXEC_TEXT_BYTES];
     memcpy(text, op->text, sizeof(text));
@@ -261,17 +131,15 @@ static void finish(struct exec_op *op) {
     void *arg = op->args.arg;
     for (uint32_t i = 0; i < op->plan->nslots; i++) {
         if (op->slots[i].memory)
-            config->device_ops->free(config->device, op->slots[i].memory, entry->slot_bytes);
+            config->device_ops->free(config->device, op->slots[i].memory, op->entry->slot_bytes);
         op->slots[i] = (struct exec_slot){0};
     }
-    entry->users--;
-    if (entry->nspare < MAX_SPARE) {
-        op->next = entry->spare;
-        entry->spare = op;
-        entry->nspare++;
-    } else {
-        free(op);
+    for (uint32_t i = 0; i < op->plan->nvalues; i++) {
+        if (op->scratch[i])
+            config->device_ops->free(config->device, op->scratch[i], op->entry->value_bytes);
+        op->scratch[i] = NULL;
     }
+    exec_cache_put(op);
     done(arg, &result);
 }
 
@@ -291,12 +159,13 @@ void exec_op_run(struct exec_op *op) {
         finish(op);
 }
 
-void exec_op_arrive(struct exec_op *op, uint32_t local, const void *send, void *recv) {
+void exec_op_arrive(struct exec_op *op, uint32_t local, const struct exec_buffers *buffers) {
     /* Arrivals are the plan's first steps. */
-    if (local >= op->comm->nlocal || op->plan->steps[local].kind != PLAN_ARRIVE || op->failed)
+    if (local >= op->plan->nlocal || op->failed)
         return;
-    op->send[local] = send;
-    op->recv[local] = recv;
+    uint32_t n = op->entry->nops ? op->entry->nops : op->entry->nbuffers;
+    for (uint32_t i = 0; i < n; i++)
+        op->buffers[i * op->plan->nlocal + local] = buffers[i];
     exec_step_complete(op, local);
     exec_op_run(op);
 }
@@ -312,6 +181,7 @@ void exec_op_failf(struct exec_op *op, zipcclResult_t result, int node, const ch
     vsnprintf(op->text, sizeof(op->text), format, ap);
     va_end(ap);
     struct exec_comm *comm = op->comm;
+    exec_local_drop(op);
     if (comm->topology.nnodes > 1 && !comm->aborted) {
         comm->aborted = true;
         comm->executor->config.fabric_ops->abort(comm->executor->config.fabric, comm->key);

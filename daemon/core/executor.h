@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The executor: runs a plan on a device and a fabric, one exec_op per operation of a communicator on this node.
+ * The executor: runs a plan on a device and a fabric, one exec_op per operation (or group) of a communicator on this
+ * node, or of one rank where it is an exchange.
  * It knows steps, slots and completions; it knows no socket, session or job.
+ *
+ * A communicator may have one collective and any number of exchanges under way. What two local ranks exchange is copied
+ * here and does not touch the fabric.
  *
  * Everything is called, and calls back, on the loop thread. done is called exactly once per exec_op, when no step is
  * under way any more and no buffer of a client is touched again; it may run inside exec_op_arrive. The exec_op is
@@ -51,27 +55,42 @@ struct exec_result {
     uint64_t raw_bytes;  /* what this node would have sent uncoded */
     uint64_t wire_bytes; /* what it sent */
     uint64_t coded_from_bytes, coded_to_bytes;
-    uint64_t encode_ns, decode_ns; /* worker time */
+    uint64_t encode_ns, decode_ns; /* worker time; reductions, which decode, count as decode */
     uint32_t worst_report;         /* trial_worst of the reports of all nodes that were heard, and of this one */
 };
 
+/* A collective of this node's ranks (ops), or an exchange of one local rank (transfers). Arrays are read by
+ * exec_op_start alone. */
 struct exec_args {
-    zipcclOp_t op;
-    zipcclDataType_t dtype;
-    zipcclCodec_t codec; /* decided */
-    uint64_t count;
-    uint32_t root;
-    uint64_t seq;
+    const struct plan_op *ops; /* decided: neither codec nor arm is auto; made plain here where nothing is coded */
+    uint32_t nops;
+
+    const struct plan_transfer *transfers; /* used where nops is 0 */
+    const uint32_t *numbers; /* by transfer: how many this pair of ranks had in this direction before; both sides count
+                              * alike */
+    uint32_t ntransfers, nbuffers;
+    uint32_t rank;
+    enum plan_phases phases;
+
+    uint64_t seq;    /* of the first operation; the others of a group follow. Exchange: for people */
     uint32_t report; /* sent with every message, see trial.h */
     void (*done)(void *arg, const struct exec_result *result);
     void *arg;
 };
 
+/* What a rank hands over for one operation (collective: by operation; exchange: by buffer index). */
+struct exec_buffers {
+    const void *send;
+    void *recv;
+    uint64_t scalar; /* PreMulSum */
+};
+
 /* Starts the operation; its steps wait for arrivals. */
 ZIPCCL_MUST_CHECK zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *args,
                                                struct exec_op **op);
-/* Local rank has called it; send and recv stay valid until done. */
-void exec_op_arrive(struct exec_op *op, uint32_t local, const void *send, void *recv);
+/* Local rank (exchange: 0) has called it, with buffers for each operation (copied); what they point to stays valid
+ * until done. */
+void exec_op_arrive(struct exec_op *op, uint32_t local, const struct exec_buffers *buffers);
 /* Ends it with result and text (copied) as soon as its steps under way allow. */
 void exec_op_fail(struct exec_op *op, zipcclResult_t result, const char *text);
 

@@ -11,47 +11,106 @@
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
+#define FLAG_REDOP_SHIFT 1u /* flags: bit 0 hash, 3 bits reduction, 2 bits arm */
+#define FLAG_ARM_SHIFT   4u
+
+static uint8_t flags_of(const struct exec_item *item) {
+    return (uint8_t)(item->redop << FLAG_REDOP_SHIFT | item->arm << FLAG_ARM_SHIFT);
+}
+
+struct fabric_header exec_header(const struct exec_op *op, const struct plan_step *step) {
+    const struct exec_item *item = &op->items[step->item];
+    return (struct fabric_header){.comm = op->comm->key,
+                                  .node = op->comm->node,
+                                  .seq = item->seq,
+                                  .tag = step->tag,
+                                  .channel = item->channel,
+                                  .op = item->op,
+                                  .dtype = item->dtype,
+                                  .codec = step->codec,
+                                  .flags = flags_of(item),
+                                  .root = item->root,
+                                  .report = op->args.report,
+                                  .op_count = item->op_count,
+                                  .count = step->count};
+}
+
+static bool has_counts(unsigned op) {
+    return op == zipcclOpAllGatherv || op == zipcclOpReduceScatterv;
+}
+
 /* "100 bf16 values a rank", "barrier" ... */
-static void describe(char *text, size_t size, unsigned op, unsigned dtype, unsigned codec, uint64_t count,
-                     uint32_t root, bool with_op, bool with_codec) {
-    const struct dtype_info *info = dtype_get(dtype);
-    const char *name = op_name(op), *coding = codec_name((zipcclCodec_t)codec);
-    int n = 0;
-    text[0] = '\0';
+static void describe(char *text, size_t size, const struct fabric_header *h, bool with_op, bool with_codec) {
+    const struct dtype_info *info = dtype_get(h->dtype);
+    const char *coding = codec_name((zipcclCodec_t)h->codec), *dtype = info ? info->name : "unknown";
+    char op[32] = "", from[32] = "", by[32] = "", how[48] = "", count[32];
     if (with_op)
-        n = snprintf(text, size, "%s%s", name, op == zipcclOpBarrier ? "" : " of ");
-    if (n < 0 || (size_t)n >= size || op == zipcclOpBarrier)
+        snprintf(op, sizeof(op), "%s%s", op_name(h->op), h->op == zipcclOpBarrier ? "" : " of ");
+    if (h->op == zipcclOpBarrier) {
+        snprintf(text, size, "%s", op);
         return;
-    char from[32] = " a rank", by[32] = "";
-    if (op == zipcclOpBroadcast)
-        snprintf(from, sizeof(from), " from rank %u", root);
+    }
+    if (op_has_root((zipcclOp_t)h->op) && !op_exchanges((zipcclOp_t)h->op))
+        snprintf(from, sizeof(from), " %s rank %u", h->op == zipcclOpBroadcast ? "from" : "to", h->root);
+    else if (h->op == zipcclOpAllGather || h->op == zipcclOpReduceScatter)
+        snprintf(from, sizeof(from), " a rank");
     if (with_codec)
         snprintf(by, sizeof(by), " coded %s", coding ? coding : "unknown");
-    snprintf(text + n, size - (size_t)n, "%llu %s values%s%s", (unsigned long long)count, info ? info->name : "unknown",
-             op == zipcclOpAllGather || op == zipcclOpBroadcast ? from : "", by);
+    if (op_reduces((zipcclOp_t)h->op))
+        snprintf(how, sizeof(how), " (%s, %s)", redop_name(h->flags >> FLAG_REDOP_SHIFT & 7),
+                 arm_name(h->flags >> FLAG_ARM_SHIFT & 3));
+    if (has_counts(h->op))
+        snprintf(count, sizeof(count), "other counts of");
+    else
+        snprintf(count, sizeof(count), "%llu", (unsigned long long)h->op_count);
+    snprintf(text, size, "%s%s %s values%s%s%s", op, count, dtype, from, how, by);
+}
+
+static bool is_same_call(const struct fabric_header *a, const struct fabric_header *b) {
+    return a->op == b->op && a->dtype == b->dtype && a->op_count == b->op_count && a->root == b->root &&
+           a->flags >> FLAG_REDOP_SHIFT == b->flags >> FLAG_REDOP_SHIFT && a->codec == b->codec;
+}
+
+static void fail_other_call(struct exec_op *op, const struct plan_step *step, const struct fabric_header *theirs,
+                            const struct fabric_header *ours) {
+    const struct exec_item *item = &op->items[step->item];
+    char their_text[128], our_text[128];
+    bool op_differs = theirs->op != ours->op, codec_differs = theirs->codec != ours->codec;
+    describe(their_text, sizeof(their_text), theirs, op_differs, codec_differs);
+    describe(our_text, sizeof(our_text), ours, op_differs, codec_differs);
+    if (item->channel == FABRIC_COLLECTIVE)
+        exec_op_failf(op, zipcclInvalidArgument, (int)step->peer, "%s #%llu: node %u sends %s, this node expects %s",
+                      op_name(item->op), (unsigned long long)item->number, step->peer, their_text, our_text);
+    else
+        exec_op_failf(op, zipcclInvalidArgument, (int)step->peer,
+                      "%s #%llu: rank %u sends %s to rank %u, which expects %s", op_name(item->op),
+                      (unsigned long long)item->number, item->peer, their_text, op->entry->rank, our_text);
+}
+
+/* Whether a message of these bytes can be the step's values, or the named part of a coded slot. */
+static bool is_right_size(const struct plan_step *step, const struct exec_item *item, const struct fabric_header *h,
+                          size_t bytes) {
+    if (h->count != step->count)
+        return false;
+    if (step->codec == zipcclCodecRaw || step->dst.space != PLAN_SLOT)
+        return bytes == step->count * item->value_bytes;
+    if (step->part == PLAN_DYNAMIC)
+        return h->static_bytes == 0;
+    return h->static_bytes > 0 && (step->part == PLAN_STATIC ? h->static_bytes == bytes : h->static_bytes <= bytes);
 }
 
 bool exec_check_message(struct exec_op *op, const struct plan_step *step, const struct fabric_header *h, size_t bytes) {
-    const struct exec_args *a = &op->args;
-    const char *name = op_name(a->op);
-    unsigned long long seq = a->seq;
-    if (h->op != a->op || h->dtype != a->dtype || h->op_count != a->count || h->root != a->root ||
-        h->codec != step->codec) {
-        char theirs[96], ours[96];
-        bool op_differs = h->op != a->op, codec_differs = h->codec != step->codec;
-        describe(theirs, sizeof(theirs), h->op, h->dtype, h->codec, h->op_count, h->root, op_differs, codec_differs);
-        describe(ours, sizeof(ours), a->op, a->dtype, step->codec, a->count, a->root, op_differs, codec_differs);
-        exec_op_failf(op, zipcclInvalidArgument, (int)step->peer, "%s #%llu: node %u sends %s, this node expects %s",
-                      name, seq, step->peer, theirs, ours);
+    const struct exec_item *item = &op->items[step->item];
+    struct fabric_header ours = exec_header(op, step);
+    if (!is_same_call(h, &ours)) {
+        fail_other_call(op, step, h, &ours);
         return false;
     }
-    uint64_t whole = step->count * dtype_get(a->dtype)->bytes;
-    bool raw = step->codec == zipcclCodecRaw;
-    if (h->count != step->count || (raw ? bytes != whole : h->static_bytes == 0 || h->static_bytes > bytes)) {
+    if (!is_right_size(step, item, h, bytes)) {
         exec_op_failf(op, zipcclCorruptData, (int)step->peer,
                       "%s #%llu: chunk %u of rank %u from node %u has %llu values in %zu bytes, expected %llu values",
-                      name, seq, step->tag, step->rank, step->peer, (unsigned long long)h->count, bytes,
-                      (unsigned long long)step->count);
+                      op_name(item->op), (unsigned long long)item->number, step->tag, step->rank, step->peer,
+                      (unsigned long long)h->count, bytes, (unsigned long long)step->count);
         return false;
     }
     return true;

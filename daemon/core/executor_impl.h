@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the executor: operations and the plan cache (executor.c), steps (executor_steps.c), the check of what peers
- * send (executor_check.c), the probe (executor_probe.c).
+ * Inside the executor: the life of operations (executor.c), the cache of plans (executor_cache.c), work on values
+ * (executor_steps.c), messages (executor_messages.c), transfers inside the node (executor_local.c), the check of what
+ * peers send (executor_check.c), the probe (executor_probe.c).
  */
 #ifndef ZIPCCL_DAEMON_EXECUTOR_IMPL_H
 #define ZIPCCL_DAEMON_EXECUTOR_IMPL_H
@@ -45,19 +46,34 @@ struct executor {
     struct exec_probe *orphans; /* probes of freed communicators whose messages are still under way */
 };
 
-/* A plan, and operations that ran it and can run it again. */
+/* A plan, and operations that ran it and can run it again. It belongs to the arguments that it was made for. */
 struct exec_entry {
-    struct exec_entry *next; /* most recently used first */
-    zipcclOp_t op;
-    zipcclDataType_t dtype;
-    zipcclCodec_t codec;
-    uint64_t count;
-    uint32_t root;
+    struct exec_entry *next;             /* most recently used first */
+    struct plan_op *ops;                 /* nops; their counts follow in the same memory */
+    struct plan_transfer *transfers;     /* ntransfers */
+    uint32_t nops, ntransfers, nbuffers; /* nops 0: an exchange */
+    uint32_t rank;
+    enum plan_phases phases;
     struct plan *plan;
-    size_t slot_static, slot_bytes; /* bound of the static part; of both */
+    size_t *slot_static; /* by item: bound of a slot's static part */
+    size_t slot_bytes;   /* bound of any slot */
+    size_t value_bytes;  /* of any scratch of values */
+    bool streaming;      /* large, and read by nobody soon */
     uint32_t users;
     uint32_t nspare;
     struct exec_op *spare;
+};
+
+/* What messages of an item say of it, and what is expected of the other side's. */
+struct exec_item {
+    uint8_t op, dtype, redop, arm; /* send and receive are both "send" */
+    uint8_t codec;
+    uint32_t root;
+    uint32_t seq, channel;
+    uint64_t op_count; /* v operations: a hash of the counts */
+    size_t value_bytes;
+    uint32_t peer; /* exchange: the other rank */
+    uint64_t number; /* for people: of the operation */
 };
 
 struct exec_comm {
@@ -71,24 +87,27 @@ struct exec_comm {
     uint32_t nentries;
     bool aborted;
     struct exec_probe *probe;
+    struct exec_work *local; /* sends and receives between local ranks that wait for their other side */
 };
 
 struct exec_op {
     struct exec_comm *comm;
     struct exec_entry *entry;
     const struct plan *plan;
-    struct exec_args args;
-    struct exec_op *next; /* spare */
+    struct exec_args args; /* its arrays are gone */
+    struct exec_op *next;  /* spare */
 
     uint32_t ndone, nactive;
     uint32_t ready_head, ready_tail;
-    bool running, failed, streaming;
+    bool running, failed;
 
     uint32_t *waiting;    /* by step: dependencies left */
     uint32_t *ready_next; /* by step: the queue of steps that may start */
-    const void **send;    /* by local rank */
-    void **recv;
+    struct exec_buffers *buffers;
     struct exec_slot *slots;
+    uint8_t **scratch; /* of values */
+    struct device_input *inputs;
+    struct exec_item *items;
 
     struct exec_result result;
     char text[EXEC_TEXT_BYTES];
@@ -102,13 +121,42 @@ void exec_op_failf(struct exec_op *op, zipcclResult_t result, int node, const ch
 /* Starts what is ready; ends the operation when nothing is left: op may be gone afterwards. */
 void exec_op_run(struct exec_op *op);
 
-/* executor_steps.c */
+/* executor_cache.c: entries, and operations of them with memory for their steps. */
+ZIPCCL_MUST_CHECK zipcclResult_t exec_cache_get(struct exec_comm *comm, const struct exec_args *args,
+                                                struct exec_op **op);
+void exec_cache_put(struct exec_op *op);
+void exec_cache_free(struct exec_comm *comm);
+
+/* executor_steps.c, executor_messages.c, executor_local.c: each kind of step */
 void exec_step_start(struct exec_op *op, uint32_t step);
 void exec_step_complete(struct exec_op *op, uint32_t step);
+
+const struct plan_step *exec_step_of(const struct exec_work *work);
+const struct exec_item *exec_item_of(const struct exec_work *work);
+uint8_t *exec_values(struct exec_op *op, struct plan_ref ref);             /* the address that a reference means */
+struct exec_slot *exec_slot_to_write(struct exec_op *op, struct plan_ref ref); /* NULL, with op failed: no memory */
+void exec_work_end(struct exec_work *work, bool success);
+bool exec_work_submit(struct exec_work *work, void (*done)(struct device_job *)); /* true: over already */
+const char *exec_step_name(const struct exec_work *work, char text[64]);          /* "all-gather #12" */
+void exec_send_start(struct exec_work *work);
+void exec_recv_start(struct exec_work *work);
+void exec_local_start(struct exec_work *work); /* send or receive between local ranks */
+void exec_local_drop(struct exec_op *op);      /* those of an operation that failed */
+
+/* The end of a job that ran elsewhere: as inline, then run on. */
+#define EXEC_JOB_DONE(name, finish)                                                                                    \
+    static void name(struct device_job *job) {                                                                         \
+        struct exec_work *work = job->arg;                                                                             \
+        struct exec_op *op = work->op;                                                                                 \
+        finish(work);                                                                                                  \
+        exec_op_run(op);                                                                                               \
+    }
 
 /* executor_check.c. False, with the operation failed, where the message is not what this node expects. */
 bool exec_check_message(struct exec_op *op, const struct plan_step *step, const struct fabric_header *header,
                         size_t bytes);
+/* The header of a message of this item, filled but for the step's own fields. */
+struct fabric_header exec_header(const struct exec_op *op, const struct plan_step *step);
 
 /* executor_probe.c */
 void exec_probe_orphan(struct exec_comm *comm);

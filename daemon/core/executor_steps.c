@@ -1,41 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How each kind of step starts and ends.
+ * How steps that work on values start and end: encode, decode, copy, reduce. Messages: executor_messages.c.
  */
 #include "daemon/core/executor_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
-#include "daemon/core/trial.h"
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
-#define HEADER_HAS_HASH 1u
-
-static const struct plan_step *step_of(const struct exec_work *work) {
+const struct plan_step *exec_step_of(const struct exec_work *work) {
     return &work->op->plan->steps[work->step];
 }
 
-static size_t value_bytes(const struct exec_op *op) {
-    return dtype_get(op->args.dtype)->bytes;
+const struct exec_item *exec_item_of(const struct exec_work *work) {
+    return &work->op->items[exec_step_of(work)->item];
 }
 
-/* The address that a reference to values means. */
-static uint8_t *values(const struct exec_op *op, struct plan_ref ref) {
-    if (ref.space == PLAN_SENDBUF)
-        return (uint8_t *)(uintptr_t)op->send[ref.index] + ref.offset;
-    if (ref.space == PLAN_RECVBUF)
-        return (uint8_t *)op->recv[ref.index] + ref.offset;
-    return NULL;
+const char *exec_step_name(const struct exec_work *work, char text[64]) {
+    const struct exec_item *item = exec_item_of(work);
+    snprintf(text, 64, "%s #%llu", op_name(item->op), (unsigned long long)item->number);
+    return text;
 }
 
-/* The slot that dst names, with memory. NULL where there is none. */
-static struct exec_slot *slot_to_write(struct exec_op *op, struct plan_ref ref) {
+uint8_t *exec_values(struct exec_op *op, struct plan_ref ref) {
+    const struct executor_config *config = &op->comm->executor->config;
+    switch ((enum plan_space)ref.space) {
+    case PLAN_SENDBUF:
+        return (uint8_t *)(uintptr_t)op->buffers[ref.index].send + ref.offset;
+    case PLAN_RECVBUF:
+        return (uint8_t *)op->buffers[ref.index].recv + ref.offset;
+    case PLAN_VALUES:
+        if (!op->scratch[ref.index])
+            op->scratch[ref.index] = config->device_ops->alloc(config->device, op->entry->value_bytes);
+        if (!op->scratch[ref.index])
+            exec_op_failf(op, zipcclOutOfMemory, -1, "no memory for partial results");
+        return op->scratch[ref.index];
+    default:
+        return NULL;
+    }
+}
+
+struct exec_slot *exec_slot_to_write(struct exec_op *op, struct plan_ref ref) {
     struct exec_slot *slot = &op->slots[ref.index];
     const struct executor_config *config = &op->comm->executor->config;
     if (!slot->memory)
         slot->memory = config->device_ops->alloc(config->device, op->entry->slot_bytes);
+    if (!slot->memory)
+        exec_op_failf(op, zipcclOutOfMemory, -1, "no memory for coded chunks");
     slot->has_hash = false;
     return slot->memory ? slot : NULL;
 }
@@ -56,8 +70,7 @@ void exec_step_complete(struct exec_op *op, uint32_t step) {
     }
 }
 
-/* The step is over, well or not. The caller runs the operation on. */
-static void end_work(struct exec_work *work, bool success) {
+void exec_work_end(struct exec_work *work, bool success) {
     struct exec_op *op = work->op;
     uint32_t step = work->step;
     exec_work_put(op->comm->executor, work);
@@ -66,8 +79,7 @@ static void end_work(struct exec_work *work, bool success) {
         exec_step_complete(op, step);
 }
 
-/* Runs the job; true where it is over already. */
-static bool submit(struct exec_work *work, void (*done)(struct device_job *)) {
+bool exec_work_submit(struct exec_work *work, void (*done)(struct device_job *)) {
     const struct executor_config *config = &work->op->comm->executor->config;
     work->job.done = done;
     work->job.arg = work;
@@ -76,287 +88,180 @@ static bool submit(struct exec_work *work, void (*done)(struct device_job *)) {
 
 static void finish_encode(struct exec_work *work) {
     struct exec_op *op = work->op;
-    const struct plan_step *st = step_of(work);
+    const struct plan_step *st = exec_step_of(work);
     struct device_job *job = &work->job;
     struct exec_slot *slot = &op->slots[st->dst.index];
+    char name[64];
     if (job->result) {
-        exec_op_failf(op, job->result, -1, "%s #%llu: chunk %u of rank %u cannot be coded", op_name(op->args.op),
-                      (unsigned long long)op->args.seq, st->tag, st->rank);
+        exec_op_failf(op, job->result, -1, "%s: chunk %u of rank %u cannot be coded", exec_step_name(work, name),
+                      st->tag, st->rank);
     } else {
         slot->static_bytes = job->out_static;
         slot->dynamic_bytes = job->out_dynamic;
         slot->dynamic = job->dst_dynamic;
         slot->hash = job->hash;
         slot->has_hash = job->verify;
-        op->result.coded_from_bytes += job->count * value_bytes(op);
+        op->result.coded_from_bytes += job->count * exec_item_of(work)->value_bytes;
         op->result.coded_to_bytes += job->out_static + job->out_dynamic;
         op->result.encode_ns += job->ns;
     }
-    end_work(work, job->result == zipcclSuccess);
+    exec_work_end(work, job->result == zipcclSuccess);
 }
+EXEC_JOB_DONE(encode_done, finish_encode)
 
 static void finish_decode(struct exec_work *work) {
     struct exec_op *op = work->op;
-    const struct plan_step *st = step_of(work);
+    const struct plan_step *st = exec_step_of(work);
     struct device_job *job = &work->job;
+    char name[64];
     op->result.decode_ns += job->ns;
     if (job->result)
-        exec_op_failf(op, job->result, (int)st->peer, "%s #%llu: chunk %u of rank %u from node %u is corrupt",
-                      op_name(op->args.op), (unsigned long long)op->args.seq, st->tag, st->rank, st->peer);
-    end_work(work, job->result == zipcclSuccess);
+        exec_op_failf(op, job->result, (int)st->peer, "%s: chunk %u of rank %u from node %u is corrupt",
+                      exec_step_name(work, name), st->tag, st->rank, st->peer);
+    exec_work_end(work, job->result == zipcclSuccess);
 }
+EXEC_JOB_DONE(decode_done, finish_decode)
 
 static void finish_copy(struct exec_work *work) {
+    char name[64];
     if (work->job.result)
-        exec_op_failf(work->op, work->job.result, -1, "%s #%llu: copy to local rank %u fails",
-                      op_name(work->op->args.op), (unsigned long long)work->op->args.seq, step_of(work)->local);
-    end_work(work, work->job.result == zipcclSuccess);
+        exec_op_failf(work->op, work->job.result, -1, "%s: copy to local rank %u fails", exec_step_name(work, name),
+                      exec_step_of(work)->local);
+    exec_work_end(work, work->job.result == zipcclSuccess);
 }
+EXEC_JOB_DONE(copy_done, finish_copy)
 
-/* The end of a job that ran elsewhere: as inline, then run on. */
-#define JOB_DONE(name, finish)                                                                                         \
-    static void name(struct device_job *job) {                                                                         \
-        struct exec_work *work = job->arg;                                                                             \
-        struct exec_op *op = work->op;                                                                                 \
-        finish(work);                                                                                                  \
-        exec_op_run(op);                                                                                               \
+static void finish_reduce(struct exec_work *work) {
+    struct exec_op *op = work->op;
+    const struct plan_step *st = exec_step_of(work);
+    struct device_job *job = &work->job;
+    char name[64];
+    op->result.decode_ns += job->ns;
+    if (job->result == zipcclCorruptData && job->bad_input < st->ninputs) {
+        uint32_t rank = op->plan->inputs[st->first_input + job->bad_input].rank;
+        uint32_t node = op->comm->rank_node[rank];
+        exec_op_failf(op, job->result, (int)node, "%s: a chunk of rank %u from node %u is corrupt",
+                      exec_step_name(work, name), rank, node);
+    } else if (job->result) {
+        exec_op_failf(op, job->result, -1, "%s: the reduction of %u inputs fails", exec_step_name(work, name),
+                      st->ninputs);
     }
-JOB_DONE(encode_done, finish_encode)
-JOB_DONE(decode_done, finish_decode)
-JOB_DONE(copy_done, finish_copy)
-
-static void send_done(struct fabric_send *send, zipcclResult_t result) {
-    struct exec_work *work = send->arg;
-    struct exec_op *op = work->op;
-    uint32_t peer = step_of(work)->peer;
-    if (result)
-        exec_op_failf(op, result, (int)peer, "%s #%llu: sending to node %u fails", op_name(op->args.op),
-                      (unsigned long long)op->args.seq, peer);
-    else
-        op->result.wire_bytes += send->iov[0].bytes + send->iov[1].bytes;
-    end_work(work, result == zipcclSuccess);
-    exec_op_run(op);
+    exec_work_end(work, job->result == zipcclSuccess);
 }
-
-static void post_send(struct exec_work *work, uint64_t hash, bool has_hash) {
-    struct exec_op *op = work->op;
-    const struct plan_step *st = step_of(work);
-    const struct executor_config *config = &op->comm->executor->config;
-    struct fabric_send *send = &work->send;
-    memset(send, 0, sizeof(*send));
-    send->peer = op->comm->peers[st->peer];
-    send->header = (struct fabric_header){.comm = op->comm->key,
-                                          .node = op->comm->node,
-                                          .seq = (uint32_t)op->args.seq,
-                                          .tag = st->tag,
-                                          .op = (uint8_t)op->args.op,
-                                          .dtype = (uint8_t)op->args.dtype,
-                                          .codec = st->codec,
-                                          .flags = has_hash ? HEADER_HAS_HASH : 0,
-                                          .root = op->args.root,
-                                          .report = op->args.report,
-                                          .op_count = op->args.count,
-                                          .count = st->count,
-                                          .hash = hash};
-    if (st->src.space == PLAN_SLOT) {
-        const struct exec_slot *slot = &op->slots[st->src.index];
-        send->header.static_bytes = (uint32_t)slot->static_bytes;
-        send->iov[0] = (struct fabric_iov){slot->memory, slot->static_bytes};
-        send->iov[1] = (struct fabric_iov){slot->dynamic, slot->dynamic_bytes};
-        send->niov = slot->dynamic_bytes ? 2 : 1;
-        if (send->niov == 2 && slot->memory + slot->static_bytes == slot->dynamic) {
-            send->iov[0].bytes += slot->dynamic_bytes; /* received and passed on: one piece */
-            send->iov[1] = (struct fabric_iov){0};
-            send->niov = 1;
-        }
-    } else if (st->count > 0) {
-        send->iov[0] = (struct fabric_iov){values(op, st->src), st->count * value_bytes(op)};
-        send->niov = 1;
-    }
-    send->done = send_done;
-    send->arg = work;
-    config->fabric_ops->send(config->fabric, send);
-}
-
-static void hash_to_send_done(struct device_job *job) {
-    struct exec_work *work = job->arg;
-    struct exec_op *op = work->op;
-    if (op->failed) {
-        end_work(work, false);
-        exec_op_run(op);
-        return;
-    }
-    post_send(work, job->hash, true);
-}
-
-/* A job that reads the values and gives their hash. */
-static void set_hash_job(struct exec_work *work, const void *src) {
-    work->job = (struct device_job){.work = DEVICE_COPY,
-                                    .src = src,
-                                    .dst = (void *)(uintptr_t)src,
-                                    .count = step_of(work)->count * value_bytes(work->op),
-                                    .verify = true};
-}
-
-static void start_send(struct exec_work *work) {
-    struct exec_op *op = work->op;
-    const struct plan_step *st = step_of(work);
-    if (st->src.space == PLAN_SLOT) {
-        const struct exec_slot *slot = &op->slots[st->src.index];
-        post_send(work, slot->hash, slot->has_hash);
-    } else if (op->comm->executor->config.verify && st->count > 0) {
-        set_hash_job(work, values(op, st->src));
-        if (submit(work, hash_to_send_done))
-            post_send(work, work->job.hash, true);
-    } else {
-        post_send(work, 0, false);
-    }
-}
-
-/* Compares the hash of raw values that have come. */
-static void finish_recv_hash(struct exec_work *work) {
-    struct exec_op *op = work->op;
-    const struct plan_step *st = step_of(work);
-    bool good = work->job.result == zipcclSuccess && work->job.hash == work->expected_hash;
-    if (!good)
-        exec_op_failf(op, zipcclCorruptData, (int)st->peer, "%s #%llu: chunk %u of rank %u from node %u: wrong hash",
-                      op_name(op->args.op), (unsigned long long)op->args.seq, st->tag, st->rank, st->peer);
-    end_work(work, good);
-}
-JOB_DONE(recv_hash_done, finish_recv_hash)
-
-/* A message has come; false where the step is not over yet. */
-static bool finish_recv(struct exec_work *work) {
-    struct exec_op *op = work->op;
-    const struct plan_step *st = step_of(work);
-    const struct fabric_header header = work->recv.header;
-    size_t bytes = work->recv.bytes;
-    bool good = !op->failed && exec_check_message(op, st, &header, bytes);
-    op->result.worst_report = trial_worst(op->result.worst_report, header.report);
-    if (good && st->dst.space == PLAN_SLOT) {
-        struct exec_slot *slot = &op->slots[st->dst.index];
-        slot->static_bytes = header.static_bytes;
-        slot->dynamic_bytes = bytes - header.static_bytes;
-        slot->dynamic = slot->memory + header.static_bytes;
-        slot->hash = header.hash;
-        slot->has_hash = header.flags & HEADER_HAS_HASH;
-    } else if (good && (header.flags & HEADER_HAS_HASH)) {
-        work->expected_hash = header.hash;
-        set_hash_job(work, values(op, st->dst));
-        if (submit(work, recv_hash_done))
-            finish_recv_hash(work);
-        else
-            return false;
-        return true;
-    }
-    end_work(work, good);
-    return true;
-}
-
-static void recv_done(struct fabric_recv *recv, zipcclResult_t result) {
-    struct exec_work *work = recv->arg;
-    struct exec_op *op = work->op;
-    const struct plan_step *st = step_of(work);
-    if (result == zipcclSuccess) {
-        if (finish_recv(work))
-            exec_op_run(op);
-        return;
-    }
-    /* Too long: most likely another operation. */
-    if (result != zipcclLimitExceeded || exec_check_message(op, st, &recv->header, recv->bytes))
-        exec_op_failf(op, result == zipcclLimitExceeded ? zipcclCorruptData : result, (int)st->peer,
-                      result == zipcclRemoteError ? "%s #%llu: node %u is gone (chunk %u of rank %u)"
-                      : result == zipcclAborted   ? "%s #%llu: aborted while waiting for node %u (chunk %u of rank %u)"
-                                                  : "%s #%llu: receiving from node %u fails (chunk %u of rank %u)",
-                      op_name(op->args.op), (unsigned long long)op->args.seq, st->peer, st->tag, st->rank);
-    end_work(work, false);
-    exec_op_run(op);
-}
-
-static void start_recv(struct exec_work *work) {
-    struct exec_op *op = work->op;
-    const struct plan_step *st = step_of(work);
-    const struct executor_config *config = &op->comm->executor->config;
-    struct fabric_recv *recv = &work->recv;
-    memset(recv, 0, sizeof(*recv));
-    if (st->dst.space == PLAN_SLOT) {
-        struct exec_slot *slot = slot_to_write(op, st->dst);
-        if (!slot) {
-            exec_op_failf(op, zipcclOutOfMemory, -1, "no memory for coded chunks");
-            end_work(work, false);
-            return;
-        }
-        recv->buffer = slot->memory;
-        recv->capacity = op->entry->slot_bytes;
-    } else if (st->count > 0) {
-        recv->buffer = values(op, st->dst);
-        recv->capacity = st->count * value_bytes(op);
-    }
-    recv->peer = op->comm->peers[st->peer];
-    recv->comm = op->comm->key;
-    recv->node = st->peer;
-    recv->seq = (uint32_t)op->args.seq;
-    recv->tag = st->tag;
-    recv->done = recv_done;
-    recv->arg = work;
-    config->fabric_ops->recv(config->fabric, recv);
-}
+EXEC_JOB_DONE(reduce_done, finish_reduce)
 
 static void start_encode(struct exec_work *work) {
     struct exec_op *op = work->op;
-    const struct plan_step *st = step_of(work);
-    struct exec_slot *slot = slot_to_write(op, st->dst);
-    if (!slot) {
-        exec_op_failf(op, zipcclOutOfMemory, -1, "no memory for coded chunks");
-        end_work(work, false);
+    const struct plan_step *st = exec_step_of(work);
+    struct exec_slot *slot = exec_slot_to_write(op, st->dst);
+    const uint8_t *src = exec_values(op, st->src);
+    if (!slot || op->failed) {
+        exec_work_end(work, false);
         return;
     }
     work->job = (struct device_job){.work = DEVICE_ENCODE,
                                     .codec = (zipcclCodec_t)st->codec,
-                                    .dtype = op->args.dtype,
-                                    .src = values(op, st->src),
+                                    .dtype = (zipcclDataType_t)exec_item_of(work)->dtype,
+                                    .src = src,
                                     .dst = slot->memory,
-                                    .dst_dynamic = slot->memory + op->entry->slot_static,
+                                    .dst_dynamic = slot->memory + op->entry->slot_static[st->item],
                                     .count = st->count,
                                     .verify = op->comm->executor->config.verify};
-    if (submit(work, encode_done))
+    if (exec_work_submit(work, encode_done))
         finish_encode(work);
 }
 
 static void start_decode(struct exec_work *work) {
     struct exec_op *op = work->op;
-    const struct plan_step *st = step_of(work);
+    const struct plan_step *st = exec_step_of(work);
     const struct exec_slot *slot = &op->slots[st->src.index];
+    uint8_t *dst = exec_values(op, st->dst);
+    if (op->failed) {
+        exec_work_end(work, false);
+        return;
+    }
     work->job = (struct device_job){.work = DEVICE_DECODE,
                                     .codec = (zipcclCodec_t)st->codec,
-                                    .dtype = op->args.dtype,
-                                    .flags = op->streaming ? CODEC_STREAMING : 0,
+                                    .dtype = (zipcclDataType_t)exec_item_of(work)->dtype,
+                                    .flags = op->entry->streaming ? CODEC_STREAMING : 0,
                                     .src = slot->memory,
                                     .src_static = slot->static_bytes,
                                     .src_dynamic = slot->dynamic,
                                     .src_dynamic_bytes = slot->dynamic_bytes,
-                                    .dst = values(op, st->dst),
+                                    .dst = dst,
                                     .count = st->count,
                                     .verify = slot->has_hash,
                                     .hash = slot->hash};
-    if (submit(work, decode_done))
+    if (exec_work_submit(work, decode_done))
         finish_decode(work);
 }
 
 static void start_copy(struct exec_work *work) {
     struct exec_op *op = work->op;
-    const struct plan_step *st = step_of(work);
-    work->job = (struct device_job){.work = DEVICE_COPY,
-                                    .src = values(op, st->src),
-                                    .dst = values(op, st->dst),
-                                    .count = st->count * value_bytes(op)};
-    if (submit(work, copy_done))
+    const struct plan_step *st = exec_step_of(work);
+    const uint8_t *src = exec_values(op, st->src);
+    uint8_t *dst = exec_values(op, st->dst);
+    if (op->failed) {
+        exec_work_end(work, false);
+        return;
+    }
+    work->job = (struct device_job){
+        .work = DEVICE_COPY, .src = src, .dst = dst, .count = st->count * exec_item_of(work)->value_bytes};
+    if (exec_work_submit(work, copy_done))
         finish_copy(work);
+}
+
+static void fill_input(struct exec_op *op, const struct plan_step *st, const struct plan_input *in,
+                       struct device_input *out) {
+    *out = (struct device_input){.codec = (zipcclCodec_t)in->codec,
+                                 .ends_group = in->ends_group,
+                                 .round_group = in->round_group};
+    if (in->ref.space == PLAN_SLOT) {
+        const struct exec_slot *slot = &op->slots[in->ref.index];
+        out->src = slot->memory;
+        out->src_static = slot->static_bytes;
+        out->src_dynamic = slot->dynamic;
+        out->src_dynamic_bytes = slot->dynamic_bytes;
+        out->verify = slot->has_hash;
+        out->hash = slot->hash;
+    } else {
+        out->src = exec_values(op, in->ref);
+    }
+    if (in->scaled && op->items[st->item].redop == zipcclPreMulSum) {
+        uint32_t first = op->entry->nops ? st->item * op->plan->nlocal : 0;
+        out->scaled = true;
+        out->scalar = op->buffers[first + in->local].scalar;
+    }
+}
+
+static void start_reduce(struct exec_work *work) {
+    struct exec_op *op = work->op;
+    const struct plan_step *st = exec_step_of(work);
+    const struct exec_item *item = exec_item_of(work);
+    struct device_input *inputs = &op->inputs[st->first_input];
+    for (uint32_t i = 0; i < st->ninputs; i++)
+        fill_input(op, st, &op->plan->inputs[st->first_input + i], &inputs[i]);
+    uint8_t *dst = exec_values(op, st->dst);
+    if (op->failed) {
+        exec_work_end(work, false);
+        return;
+    }
+    work->job = (struct device_job){.work = DEVICE_REDUCE,
+                                    .dtype = (zipcclDataType_t)item->dtype,
+                                    .inputs = inputs,
+                                    .ninputs = st->ninputs,
+                                    .redop = (zipcclRedOp_t)item->redop,
+                                    .divisor =
+                                        st->final && item->redop == zipcclAvg ? op->comm->topology.nranks : 0,
+                                    .dst = dst,
+                                    .count = st->count};
+    if (exec_work_submit(work, reduce_done))
+        finish_reduce(work);
 }
 
 void exec_step_start(struct exec_op *op, uint32_t step) {
     const struct plan_step *st = &op->plan->steps[step];
-    if (st->kind == PLAN_COPY && values(op, st->src) == values(op, st->dst)) {
+    if (st->kind == PLAN_COPY && exec_values(op, st->src) == exec_values(op, st->dst)) {
         exec_step_complete(op, step); /* in place, or ranks that share a buffer */
         return;
     }
@@ -373,10 +278,10 @@ void exec_step_start(struct exec_op *op, uint32_t step) {
         start_encode(work);
         break;
     case PLAN_SEND:
-        start_send(work);
+        exec_send_start(work);
         break;
     case PLAN_RECV:
-        start_recv(work);
+        exec_recv_start(work);
         break;
     case PLAN_DECODE:
         start_decode(work);
@@ -384,8 +289,11 @@ void exec_step_start(struct exec_op *op, uint32_t step) {
     case PLAN_COPY:
         start_copy(work);
         break;
+    case PLAN_REDUCE:
+        start_reduce(work);
+        break;
     default:
         exec_op_failf(op, zipcclInternalError, -1, "unexpected step %u", step);
-        end_work(work, false);
+        exec_work_end(work, false);
     }
 }

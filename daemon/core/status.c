@@ -104,7 +104,8 @@ static Zipccl__CommStatus *status_comm(struct comm *c, struct arena *a, uint64_t
     comm_ops_current(c, what, sizeof what);
     m->ops_done = c->ops_done;
     m->current = arena_text(a, what);
-    m->current_seconds = c->op_active ? (double)(now_ns - c->first_ns) / 1e9 : 0;
+    uint64_t since = comm_ops_since(c);
+    m->current_seconds = since != UINT64_MAX && now_ns > since ? (double)(now_ns - since) / 1e9 : 0;
     m->error = c->text;
     return m;
 }

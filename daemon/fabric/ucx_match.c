@@ -13,8 +13,8 @@
 #define MAX_DEAD       4096u
 #define MAX_HELD_BYTES ((size_t)64 << 20) /* small messages of one communicator; senders keep far below it */
 
-static unsigned bucket(uint32_t node, uint32_t seq, uint32_t tag) {
-    uint32_t h = node * 0x9e3779b1u ^ seq * 0x85ebca6bu ^ tag * 0xc2b2ae35u;
+static unsigned bucket(uint32_t node, uint32_t channel, uint32_t seq, uint32_t tag) {
+    uint32_t h = node * 0x9e3779b1u ^ channel * 0x27d4eb2fu ^ seq * 0x85ebca6bu ^ tag * 0xc2b2ae35u;
     return (h ^ h >> 15) % UCX_BUCKETS;
 }
 
@@ -83,9 +83,9 @@ static bool deliver(struct fabric *f, struct fabric_recv *recv, const struct fab
 }
 
 static struct fabric_recv *take_posted(struct ucx_comm *c, const struct fabric_header *h) {
-    for (struct ucx_link **p = &c->posted[bucket(h->node, h->seq, h->tag)]; *p; p = &(*p)->next) {
+    for (struct ucx_link **p = &c->posted[bucket(h->node, h->channel, h->seq, h->tag)]; *p; p = &(*p)->next) {
         struct fabric_recv *recv = ucx_recv_from(*p);
-        if (recv->node == h->node && recv->seq == h->seq && recv->tag == h->tag) {
+        if (recv->node == h->node && recv->channel == h->channel && recv->seq == h->seq && recv->tag == h->tag) {
             *p = (*p)->next;
             return recv;
         }
@@ -121,7 +121,7 @@ ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, 
         c->held_bytes += bytes;
     }
     /* At the end: the older are asked for first. */
-    struct ucx_held **p = &c->held[bucket(h.node, h.seq, h.tag)];
+    struct ucx_held **p = &c->held[bucket(h.node, h.channel, h.seq, h.tag)];
     while (*p)
         p = &(*p)->next;
     *p = held;
@@ -140,11 +140,12 @@ void ucx_post(struct fabric *f, struct fabric_recv *recv) {
         ucx_finish(f, ucx_recv_link(recv), c ? zipcclAborted : zipcclOutOfMemory);
         return;
     }
-    unsigned b = bucket(recv->node, recv->seq, recv->tag);
+    unsigned b = bucket(recv->node, recv->channel, recv->seq, recv->tag);
     bool gone = atomic_load(&recv->peer->failed);
     for (struct ucx_held **p = &c->held[b]; *p; p = &(*p)->next) {
         struct ucx_held *held = *p;
-        if (held->header.node != recv->node || held->header.seq != recv->seq || held->header.tag != recv->tag)
+        if (held->header.node != recv->node || held->header.channel != recv->channel ||
+            held->header.seq != recv->seq || held->header.tag != recv->tag)
             continue;
         if (gone && held->rendezvous)
             break; /* its data went with the peer */

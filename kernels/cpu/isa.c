@@ -24,7 +24,7 @@ const char *codec_isa_name(enum codec_isa isa) {
 #if defined(__x86_64__)
 static enum codec_isa best_isa(void) {
     unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !(c & bit_AVX) || !(c & bit_POPCNT))
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !(c & bit_AVX) || !(c & bit_POPCNT) || !(c & bit_F16C))
         return CODEC_ISA_SCALAR;
     unsigned xcr0, xcr0_high;
     __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(xcr0_high) : "c"(0));

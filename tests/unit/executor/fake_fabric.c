@@ -114,7 +114,8 @@ static void deliver(struct fabric *f, unsigned i, struct fabric *to) {
         bytes += send->iov[k].bytes;
     for (unsigned r = 0; r < to->nrecvs; r++) {
         struct fabric_recv *recv = to->recvs[r];
-        if (recv->comm != send->header.comm || recv->node != send->header.node || recv->seq != send->header.seq ||
+        if (recv->comm != send->header.comm || recv->node != send->header.node ||
+            recv->channel != send->header.channel || recv->seq != send->header.seq ||
             recv->tag != send->header.tag)
             continue;
         zipcclResult_t result = bytes > recv->capacity ? zipcclLimitExceeded : zipcclSuccess;

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From described operations to frames.
+ *
+ * On memory of zipcclMemAlloc nothing is allocated or copied. Other memory goes through staging: copied in here, and
+ * out when the operation is finished. Whatever can fail comes before the first frame of a batch: all or none are sent.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/lib/collective.h"
+#include "proto/op.h"
+
+#define PUMP_ABOVE 16u   /* outstanding operations after which a call also reads completions */
+#define SENT_MAX   1000u /* ... and after which it waits for one: the daemon refuses more than 1024 of a rank */
+
+static zipcclResult_t say(struct zipcclComm *c, const struct collective *o, uint64_t seq, zipcclResult_t r,
+                          const char *why) {
+    const char *dtype = collective_dtypes[o->dtype].name;
+    if (o->kind == zipcclOpBarrier)
+        return fail_comm(c, r, "barrier #%" PRIu64 ": %.380s", seq, why);
+    if (o->frame || o->ncounts)
+        return fail_comm(c, r, "%s #%" PRIu64 " of %s: %.380s", op_name(o->kind), seq, dtype, why);
+    return fail_comm(c, r, "%s #%" PRIu64 " of %zu %s: %.380s", op_name(o->kind), seq, o->count, dtype, why);
+}
+
+/* An operation while it is made ready. */
+struct ready {
+    struct op *op;
+    struct place send, recv;
+    struct copy in; /* before it starts */
+};
+
+/* Finds shared memory for [p, p + bytes), or staging that stands in for it. */
+static zipcclResult_t settle(const void *p, size_t bytes, struct place *place, struct region **staging) {
+    zipcclResult_t r = memory_find(p, bytes, place);
+    if (r == zipcclSuccess && !place->region) {
+        r = staging_take(bytes, &place->region);
+        place->offset = 0;
+        place->staged = r == zipcclSuccess;
+    }
+    if (r == zipcclSuccess && place->staged)
+        *staging = place->region;
+    return r;
+}
+
+static uint8_t *address(const struct place *place) {
+    return place->region->base + place->offset;
+}
+
+/* Of an all-to-all-v only the parts are copied: what lies between them in the user's buffer is the user's. */
+static void copy_set(struct copy *copy, const struct zipcclComm *c, const struct collective *o, bool receives) {
+    size_t n = (size_t)c->nranks;
+    if (o->kind != zipcclOpAllToAllv)
+        return;
+    copy->counts = collective_counts(o) + (receives ? 2 * n : 0);
+    copy->offsets = copy->counts + n;
+    copy->nparts = n;
+    copy->width = collective_dtypes[o->dtype].bytes;
+}
+
+static void copy_in(struct ready *w, const struct zipcclComm *c, const struct collective *o) {
+    w->in = (struct copy){.from = o->send, .to = address(&w->send), .bytes = o->send_bytes};
+    copy_set(&w->in, c, o, false);
+}
+
+static void copy_out(struct ready *w, const struct zipcclComm *c, const struct collective *o) {
+    w->op->out = (struct copy){.from = address(&w->recv), .to = o->recv, .bytes = o->recv_bytes};
+    copy_set(&w->op->out, c, o, true);
+}
+
+/* The outer buffer holds both. */
+static zipcclResult_t place_in_place(struct zipcclComm *c, const struct collective *o, struct ready *w) {
+    bool outer_is_recv = o->shape == SEND_IN_RECV;
+    struct place *outer = outer_is_recv ? &w->recv : &w->send, *inner = outer_is_recv ? &w->send : &w->recv;
+    zipcclResult_t r = settle(outer_is_recv ? o->recv : o->send, outer_is_recv ? o->recv_bytes : o->send_bytes, outer,
+                              &w->op->staging[0]);
+    if (r != zipcclSuccess)
+        return r;
+    *inner = *outer;
+    inner->offset += o->own;
+    if (!outer->staged)
+        return zipcclSuccess;
+    copy_in(w, c, o);
+    /* Where the data only moves, a rank that receives its own part alone has it already. */
+    if (op_reduces(o->kind) || (outer_is_recv && o->send_bytes != o->recv_bytes))
+        copy_out(w, c, o);
+    return zipcclSuccess;
+}
+
+/* Decides where the daemon reads and writes. */
+static zipcclResult_t place_buffers(struct zipcclComm *c, const struct collective *o, struct ready *w) {
+    zipcclResult_t r;
+    if (o->send && o->recv && collective_in_place(o))
+        return place_in_place(c, o, w);
+    if (o->recv) {
+        r = settle(o->recv, o->recv_bytes, &w->recv, &w->op->staging[0]);
+        if (r != zipcclSuccess)
+            return r;
+        if (w->recv.staged)
+            copy_out(w, c, o);
+    }
+    if (!o->send)
+        return zipcclSuccess;
+    r = memory_find(o->send, o->send_bytes, &w->send);
+    if (r != zipcclSuccess || (w->send.region && !w->send.staged))
+        return r;
+    /* Memory that must be copied goes straight to its place in the result, unless an earlier operation may still
+     * read from there. */
+    if (o->recv && o->shape == SEND_IN_RECV && (w->recv.staged || !c->nops)) {
+        if (w->send.staged)
+            staging_give(w->send.region);
+        w->send = w->recv;
+        w->send.offset += o->own;
+    } else {
+        if (!w->send.region)
+            r = staging_take(o->send_bytes, &w->send.region);
+        if (r != zipcclSuccess)
+            return r;
+        w->op->staging[1] = w->send.region;
+    }
+    copy_in(w, c, o);
+    return zipcclSuccess;
+}
+
+static zipcclResult_t bind_place(struct zipcclComm *c, const struct place *place, struct binding **use) {
+    zipcclResult_t r = place->region ? region_bind(place->region, c->session, use) : zipcclSuccess;
+    if (r == zipcclSuccess && *use)
+        (*use)->users++;
+    return r;
+}
+
+/* All but the sending. May drop the lock. */
+static zipcclResult_t prepare(struct zipcclComm *c, struct note *n) {
+    struct ready w;
+    memset(&w, 0, sizeof w);
+    w.op = n->op = op_new(c);
+    if (!n->op)
+        return fail_thread(zipcclOutOfMemory, "no memory for an operation");
+    w.op->kind = n->o.kind;
+    zipcclResult_t r = place_buffers(c, &n->o, &w);
+    if (r == zipcclSuccess)
+        r = bind_place(c, &w.recv, &w.op->uses[0]);
+    if (r == zipcclSuccess)
+        r = bind_place(c, &w.send, &w.op->uses[1]);
+    if (r != zipcclSuccess)
+        return r;
+    w.op->offsets[0] = w.recv.offset;
+    w.op->offsets[1] = w.send.offset;
+    w.op->frame = n->o.frame;
+    n->o.frame = NULL;
+    if (w.in.to) {
+        (void)pthread_mutex_unlock(&client_lock);
+        copy_run(&w.in);
+        (void)pthread_mutex_lock(&client_lock);
+    }
+    return zipcclSuccess;
+}
+
+/* Sends the request; the op is then on its way, or done with an error. */
+static void send_request(struct batch *b, const struct note *n) {
+    struct zipcclComm *c = b->comm;
+    struct session *s = c->session;
+    const struct collective *o = &n->o;
+    struct op *op = n->op;
+    struct wire_request q = {.comm = c->handle,
+                             .seq = ++c->seq,
+                             .count = o->count,
+                             .send_buffer = op->uses[1] ? op->uses[1]->buffer : 0,
+                             .send_offset = op->offsets[1],
+                             .recv_buffer = op->uses[0] ? op->uses[0]->buffer : 0,
+                             .recv_offset = op->offsets[0],
+                             .scalar = o->scalar,
+                             .op = (uint16_t)o->kind,
+                             .dtype = (uint16_t)o->dtype,
+                             .codec = (uint16_t)o->codec,
+                             .flags = n->next ? WIRE_GROUP_MORE : 0,
+                             .root = (uint32_t)o->root,
+                             .redop = (uint8_t)o->redop,
+                             .arm = (uint8_t)o->arm,
+                             .client_ns = (uint64_t)client_now_ns()};
+    struct wire_request *frame = op->frame ? op->frame : &q;
+    *frame = q;
+    op->seq = q.seq;
+    op_link(op);
+    if (b->stream)
+        stream_add(b->stream, op);
+    /* It may have failed while earlier ones of the group were sent. */
+    if (c->failed != zipcclSuccess) {
+        op_complete(op, c->failed, c->fail_text, true);
+        return;
+    }
+    zipcclResult_t r = session_send(s, WIRE_REQUEST, 0, frame, sizeof q + o->ncounts * sizeof(uint64_t), NULL, 0);
+    if (r != zipcclSuccess && s->conn)
+        session_die(s, frame_conn_why(s->conn)); /* a gap in seq cannot be mended */
+}
+
+/* An operation on this stream is still to write what this one reads, or belongs to another communicator. */
+static bool must_wait_first(const struct batch *b) {
+    for (const struct op *op = b->stream->first; op; op = op->next_in_stream) {
+        if (op->comm != b->comm)
+            return true;
+        for (const struct note *n = b->first; op->out.to && n; n = n->next)
+            if (n->o.send && memory_overlaps(op->out.to, op->out.bytes, n->o.send, n->o.send_bytes))
+                return true;
+    }
+    return false;
+}
+
+static bool has_room(void *arg) {
+    const struct batch *b = arg;
+    const struct zipcclComm *c = b->comm;
+    return c->failed != zipcclSuccess || !c->nsent || c->nsent + b->n <= SENT_MAX;
+}
+
+/* Takes the communicators, and waits for what must come first. */
+static zipcclResult_t begin(struct batch *batches, bool grouped) {
+    zipcclResult_t r = zipcclSuccess;
+    for (struct batch *b = batches; b; b = b->next) {
+        if (grouped && !comm_is_live(b->comm)) {
+            r = fail_thread(zipcclInvalidUsage, "zipcclGroupEnd: a communicator was freed while its operations were "
+                                                "only noted: end the group before");
+            b->comm = NULL;
+        } else {
+            b->comm->users++;
+        }
+    }
+    for (struct batch *b = batches; b && r == zipcclSuccess; b = b->next) {
+        if (b->comm->nops > PUMP_ABOVE)
+            (void)session_pump(b->comm->session);
+        if (b->comm->failed != zipcclSuccess)
+            r = say(b->comm, &b->first->o, b->comm->seq + 1, b->comm->failed, b->comm->fail_text);
+    }
+    for (struct batch *b = batches; b && r == zipcclSuccess; b = b->next) {
+        if (b->stream) {
+            stream_reap(b->stream);
+            if (must_wait_first(b))
+                stream_drain(b->stream);
+        }
+        if (!has_room(b)) {
+            zipcclResult_t room = session_wait(b->comm->session, has_room, b, CLIENT_FOREVER);
+            (void)room; /* one that failed meanwhile is noticed later */
+        }
+    }
+    return r;
+}
+
+static zipcclResult_t prepare_all(struct batch *batches) {
+    for (struct batch *b = batches; b; b = b->next)
+        for (struct note *n = b->first; n; n = n->next) {
+            zipcclResult_t r = prepare(b->comm, n);
+            if (r != zipcclSuccess)
+                return say(b->comm, &n->o, b->comm->seq + 1, r, thread_error());
+        }
+    /* From here on the lock is kept until the first is sent. */
+    for (struct batch *b = batches; b; b = b->next)
+        if (b->comm->failed != zipcclSuccess)
+            return say(b->comm, &b->first->o, b->comm->seq + 1, b->comm->failed, b->comm->fail_text);
+    return zipcclSuccess;
+}
+
+static void release(struct batch *b) {
+    struct zipcclComm *c = b->comm;
+    if (!c)
+        return;
+    b->comm = NULL;
+    c->users--;
+    if (c->failed != zipcclSuccess)
+        client_notify(); /* an abort may wait for us */
+}
+
+/* Those of a group are done together, so the first of each communicator speaks for the rest. */
+static bool one_ended(void *arg) {
+    for (const struct batch *b = arg; b; b = b->next)
+        if (b->comm && b->waited->op->state != OP_SENT)
+            return true;
+    return false;
+}
+
+/* Waits for all that have no stream, in whatever order the communicators end. */
+static zipcclResult_t await(struct batch *batches) {
+    zipcclResult_t first = zipcclSuccess;
+    for (;;) {
+        struct batch *pending = NULL;
+        for (struct batch *b = batches; b; b = b->next) {
+            while (b->comm && b->waited->op->state != OP_SENT) {
+                struct note *n = b->waited;
+                if (n->op->result != zipcclSuccess && first == zipcclSuccess)
+                    first = say(b->comm, &n->o, n->op->seq, n->op->result, n->op->text);
+                op_finish(n->op);
+                n->op = NULL;
+                b->waited = n->next;
+                if (!b->waited)
+                    release(b);
+            }
+            if (b->comm && !pending)
+                pending = b;
+        }
+        if (!pending)
+            return first;
+        if (!one_ended(batches)) {
+            zipcclResult_t waited = session_wait(pending->comm->session, one_ended, batches, CLIENT_FOREVER);
+            (void)waited; /* however the wait ended, op->result says how the operation did */
+        }
+    }
+}
+
+zipcclResult_t issue(struct batch *batches, bool grouped) {
+    (void)pthread_mutex_lock(&client_lock);
+    zipcclResult_t r = begin(batches, grouped);
+    if (r == zipcclSuccess)
+        r = prepare_all(batches);
+    for (struct batch *b = batches; b; b = b->next) {
+        b->waited = b->first;
+        for (struct note *n = b->first; n; n = n->next) {
+            if (r == zipcclSuccess)
+                send_request(b, n);
+            else if (n->op)
+                op_discard(n->op);
+            free(n->o.frame);
+            n->o.frame = NULL;
+        }
+        if (r != zipcclSuccess || b->stream)
+            release(b);
+    }
+    if (r == zipcclSuccess)
+        r = await(batches);
+    (void)pthread_mutex_unlock(&client_lock);
+    return r;
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests of clients: everything in them is checked here, then they wait in their rank's queue.
+ */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/core/buffer.h"
+#include "daemon/core/comm.h"
+#include "daemon/core/daemon.h"
+#include "daemon/core/log.h"
+#include "daemon/core/session.h"
+#include "kernels/dtype.h"
+#include "proto/op.h"
+
+#define FLAT_MOST_RANKS 2u /* of a node: the flat arm moves so many times the bytes of the hierarchical one */
+
+uint32_t comm_ncounts(const struct comm *c, unsigned op) {
+    switch (op) {
+    case zipcclOpAllGatherv:
+    case zipcclOpReduceScatterv:
+        return c->nranks;
+    case zipcclOpAllToAllv:
+        return 4 * c->nranks;
+    default:
+        return 0;
+    }
+}
+
+/* Values up to the end of the last part; false: an overflow. */
+static bool extent(const uint64_t *counts, const uint64_t *offsets, uint32_t n, uint64_t *end) {
+    *end = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t last;
+        if (__builtin_add_overflow(offsets[i], counts[i], &last))
+            return false;
+        if (counts[i] > 0 && last > *end)
+            *end = last;
+    }
+    return true;
+}
+
+static bool sum(const uint64_t *counts, uint32_t n, uint64_t *total) {
+    *total = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (__builtin_add_overflow(*total, counts[i], total))
+            return false;
+    }
+    return true;
+}
+
+/* What the request needs in each buffer, in values; false: no such amount. */
+static bool needed_values(const struct comm *c, const struct comm_member *m, const struct comm_pending *p,
+                          uint64_t *send, uint64_t *recv) {
+    const struct wire_request *r = &p->request;
+    uint64_t count = r->count, all = 0, n = c->nranks;
+    const uint64_t *v = p->counts;
+    bool root = m->rank == r->root;
+    *send = *recv = 0;
+    if (r->op != zipcclOpBarrier && __builtin_mul_overflow(count, n, &all))
+        return false;
+    switch ((zipcclOp_t)r->op) {
+    case zipcclOpAllGather:
+        *send = count, *recv = all;
+        return true;
+    case zipcclOpBroadcast:
+        *send = root ? count : 0, *recv = count;
+        return true;
+    case zipcclOpReduceScatter:
+        *send = all, *recv = count;
+        return true;
+    case zipcclOpAllReduce:
+        *send = *recv = count;
+        return true;
+    case zipcclOpReduce:
+        *send = count, *recv = root ? count : 0;
+        return true;
+    case zipcclOpAllToAll:
+        *send = *recv = all;
+        return true;
+    case zipcclOpAllToAllv:
+        return extent(v, v + n, c->nranks, send) && extent(v + 2 * n, v + 3 * n, c->nranks, recv);
+    case zipcclOpGather:
+        *send = count, *recv = root ? all : 0;
+        return true;
+    case zipcclOpScatter:
+        *send = root ? all : 0, *recv = count;
+        return true;
+    case zipcclOpSend:
+        *send = count;
+        return true;
+    case zipcclOpRecv:
+        *recv = count;
+        return true;
+    case zipcclOpAllGatherv:
+        *send = v[m->rank];
+        return sum(v, c->nranks, recv);
+    case zipcclOpReduceScatterv:
+        *recv = v[m->rank];
+        return sum(v, c->nranks, send);
+    case zipcclOpBarrier:
+    case zipcclNumOps:
+        break;
+    }
+    return true;
+}
+
+static bool needed_bytes(const struct comm *c, const struct comm_member *m, const struct comm_pending *p,
+                         uint64_t *send, uint64_t *recv) {
+    uint64_t size = dtype_get(p->request.dtype)->bytes;
+    return needed_values(c, m, p, send, recv) && !__builtin_mul_overflow(*send, size, send) &&
+           !__builtin_mul_overflow(*recv, size, recv);
+}
+
+static zipcclResult_t check_request(const struct comm *c, const struct comm_member *m, const struct wire_request *r,
+                                    char *why, size_t size) {
+    bool reduces = op_reduces((zipcclOp_t)r->op), root = op_has_root((zipcclOp_t)r->op);
+    bool pairwise = op_is_pairwise((zipcclOp_t)r->op);
+    if ((r->flags & ~WIRE_GROUP_MORE) != 0 || r->reserved != 0 || r->max_count != 0)
+        snprintf(why, size, "reserved fields are not 0");
+    else if (r->op >= zipcclNumOps)
+        snprintf(why, size, "unknown operation %u", r->op);
+    else if (r->dtype >= zipcclNumTypes)
+        snprintf(why, size, "unknown data type %u", r->dtype);
+    else if (r->codec >= zipcclNumCodecs && r->codec != zipcclCodecAuto)
+        snprintf(why, size, "unknown codec %u", r->codec);
+    else if (root && r->root >= c->nranks)
+        snprintf(why, size, "root %u is not below the number of ranks, %u", r->root, c->nranks);
+    else if (pairwise && r->root >= c->nranks)
+        snprintf(why, size, "peer %u is not below the number of ranks, %u", r->root, c->nranks);
+    else if (r->redop >= zipcclNumRedOps || (!reduces && r->redop != 0))
+        snprintf(why, size, "unknown reduction %u", r->redop);
+    else if (reduces && r->arm >= zipcclNumArms && r->arm != zipcclArmAuto)
+        snprintf(why, size, "unknown arm %u", r->arm);
+    else if (!reduces && r->arm != 0)
+        snprintf(why, size, "%s has no arms", op_name(r->op));
+    else if (r->redop != zipcclPreMulSum && r->scalar != 0)
+        snprintf(why, size, "a scalar goes with premulsum alone");
+    else if (reduces && r->arm == zipcclArmFlat && r->redop == zipcclPreMulSum && c->nnodes > 1)
+        snprintf(why, size, "the flat arm cannot do premulsum: the scalars of other nodes are not known; pin another arm");
+    else if (reduces && r->arm == zipcclArmFlat && c->nnodes > 1 && c->most_ranks > FLAT_MOST_RANKS)
+        snprintf(why, size,
+                 "the flat arm would move %u times the bytes of the hierarchical one between nodes, for so many ranks "
+                 "has a node; pin hierarchical or auto",
+                 c->most_ranks);
+    else if (r->op == zipcclOpBarrier && ((r->flags & WIRE_GROUP_MORE) || m->group_open))
+        snprintf(why, size, "a barrier cannot be in a group");
+    else if (r->seq != m->next_seq)
+        snprintf(why, size, "operation #%" PRIu64 " came where #%" PRIu64 " was expected", r->seq, m->next_seq);
+    else
+        return zipcclSuccess;
+    return zipcclInvalidArgument;
+}
+
+/* Room for one more request; the queue grows by doubling, to a limit. */
+static zipcclResult_t comm_queue_room(struct comm_member *m) {
+    if (m->count < m->capacity)
+        return zipcclSuccess;
+    if (m->capacity >= COMM_MAX_PENDING)
+        return zipcclLimitExceeded;
+    uint32_t capacity = m->capacity > 0 ? m->capacity * 2 : 16;
+    struct comm_pending *queue = malloc(capacity * sizeof *queue);
+    if (queue == NULL)
+        return zipcclOutOfMemory;
+    for (uint32_t i = 0; i < m->count; i++)
+        queue[i] = m->queue[(m->head + i) & (m->capacity - 1)];
+    free(m->queue);
+    m->queue = queue;
+    m->head = 0;
+    m->capacity = capacity;
+    return zipcclSuccess;
+}
+
+/* Refuses a request of a known communicator: a completion, because it names the operation that the client waits for. */
+static void __attribute__((format(printf, 4, 5)))
+comm_refuse(struct comm_member *m, const struct comm_pending *p, zipcclResult_t result, const char *format, ...) {
+    struct session *s = m->session;
+    char text[DAEMON_TEXT];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    s->daemon->stats.counters[STATS_errors_sent]++;
+    log_info("request refused: %s (result=%d session=%" PRIu64 " comm=%016" PRIx64 " job=%s rank=%u)", text,
+             (int)result, s->id, m->comm->key, m->comm->job->name, m->rank);
+    comm_complete(m, p, result, text, 0, zipcclCodecRaw);
+}
+
+
+/* Copies the counts that follow the request. Freed by comm_pending_free. */
+static zipcclResult_t take_counts(const struct comm *c, const struct frame *f, struct comm_pending *p) {
+    uint32_t n = comm_ncounts(c, p->request.op);
+    if (f->length != sizeof p->request + n * sizeof *p->counts)
+        return zipcclInvalidArgument;
+    if (n == 0)
+        return zipcclSuccess;
+    p->counts = malloc(n * sizeof *p->counts);
+    if (p->counts == NULL)
+        return zipcclOutOfMemory;
+    memcpy(p->counts, (const char *)f->payload + sizeof p->request, n * sizeof *p->counts);
+    return zipcclSuccess;
+}
+
+/* Takes the leases of its buffers. False: it was refused. */
+static bool take_buffers(struct comm_member *m, struct comm_pending *p) {
+    const struct wire_request *r = &p->request;
+    struct session *s = m->session;
+    const char *which = "send", *why = "";
+    uint64_t send_bytes, recv_bytes;
+    if (!needed_bytes(m->comm, m, p, &send_bytes, &recv_bytes)) {
+        comm_refuse(m, p, zipcclInvalidArgument, "rank %u: %s of %" PRIu64 " values overflows", m->rank, op_name(r->op),
+                    r->count);
+        return false;
+    }
+    zipcclResult_t rc = buffer_take(s, r->send_buffer, r->send_offset, send_bytes, &p->send_buffer, &p->send, &why);
+    if (rc == zipcclSuccess) {
+        which = "receive";
+        rc = buffer_take(s, r->recv_buffer, r->recv_offset, recv_bytes, &p->recv_buffer, &p->recv, &why);
+    }
+    if (rc == zipcclSuccess)
+        return true;
+    comm_refuse(m, p, rc, "rank %u, %s #%" PRIu64 ", %s buffer %#" PRIx64 " + %" PRIu64 ": %s", m->rank, op_name(r->op),
+                r->seq, which, which[0] == 's' ? r->send_buffer : r->recv_buffer,
+                which[0] == 's' ? r->send_offset : r->recv_offset, why);
+    return false;
+}
+
+/* A refused request of a group leaves a gap that cannot be mended: the rest would run without it. */
+static void refused(struct comm_member *m, struct comm_pending *p) {
+    comm_pending_free(p);
+    if (m->group_open || (p->request.flags & WIRE_GROUP_MORE))
+        comm_fail(m->comm, NULL, zipcclInvalidArgument, "rank %u: an operation of a group was refused", m->rank);
+}
+
+static void enqueue(struct comm_member *m, struct comm_pending *p) {
+    struct comm *c = m->comm;
+    bool pairwise = op_is_pairwise((zipcclOp_t)p->request.op);
+    p->arrived_ns = daemon_now_ns();
+    p->number = pairwise ? p->request.seq : ++m->called;
+    m->group_open = p->request.flags & WIRE_GROUP_MORE;
+    m->group = m->group_open ? m->group + 1 : 0;
+    m->queue[(m->head + m->count) & (m->capacity - 1)] = *p;
+    m->count++;
+    m->next_seq++;
+    c->daemon->stats.counters[STATS_requests]++;
+    if (m->group >= WIRE_MAX_GROUP) {
+        comm_fail(c, NULL, zipcclLimitExceeded, "rank %u: a group has more than %u operations", m->rank,
+                  WIRE_MAX_GROUP);
+        return;
+    }
+    comm_pump(c);
+}
+
+void comm_request(struct session *s, const struct frame *f) {
+    struct comm_pending p = {.frame_id = f->id};
+    char text[192];
+    if (f->length < sizeof p.request) {
+        session_error(s, f->id, zipcclInvalidArgument, "a request has %zu bytes or more, not %u", sizeof p.request,
+                      f->length);
+        return;
+    }
+    memcpy(&p.request, f->payload, sizeof p.request);
+    const struct wire_request *r = &p.request;
+    struct comm_member *m = handles_get(&s->comms, r->comm);
+    if (m == NULL || m->state == MEMBER_JOINING) {
+        session_error(s, f->id, zipcclInvalidArgument, "unknown communicator %#" PRIx64, r->comm);
+        return;
+    }
+    struct comm *c = m->comm;
+    if (c->state == COMM_FAILED) {
+        comm_complete(m, &p, c->error, c->text, 0, zipcclCodecRaw);
+        return;
+    }
+    if (m->state != MEMBER_IN) {
+        comm_refuse(m, &p, zipcclInvalidUsage, "rank %u is being destroyed", m->rank);
+        return;
+    }
+    zipcclResult_t rc = check_request(c, m, r, text, sizeof text);
+    if (rc != zipcclSuccess) {
+        comm_refuse(m, &p, rc, "rank %u: %s", m->rank, text);
+        refused(m, &p);
+        return;
+    }
+    /* While draining, a rank may still join the operation that runs. Else the communicator is over, for all of its
+     * ranks: they must hear the cause, not that this one left. */
+    bool joins = c->op_active && !op_is_pairwise((zipcclOp_t)r->op) && m->called + 1 >= c->seq &&
+                 m->called + 1 < c->seq + c->ndesc;
+    if (s->daemon->draining && !joins) {
+        comm_fail(c, NULL, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", s->daemon->config.node_name);
+        comm_complete(m, &p, c->error, c->text, 0, zipcclCodecRaw);
+        return;
+    }
+    if ((rc = take_counts(c, f, &p)) != zipcclSuccess) {
+        comm_refuse(m, &p, rc, "rank %u: %s has %u bytes, which do not hold the counts of %u ranks", m->rank,
+                    op_name(r->op), f->length, c->nranks);
+        refused(m, &p);
+        return;
+    }
+    if ((rc = comm_queue_room(m)) != zipcclSuccess) {
+        comm_refuse(m, &p, rc, "rank %u has %u requests under way, the most that are allowed", m->rank, m->count);
+        comm_pending_free(&p);
+        /* More may be on their way behind it: the gap cannot be mended, and the other ranks must not wait for it. */
+        comm_fail(c, NULL, rc, "rank %u had %u requests under way, the most that are allowed", m->rank, m->count);
+        return;
+    }
+    if (!take_buffers(m, &p)) {
+        refused(m, &p);
+        return;
+    }
+    enqueue(m, &p);
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How sends and receives start and end.
+ */
+#include "daemon/core/executor_impl.h"
+
+#include <string.h>
+
+#include "daemon/core/trial.h"
+
+#define HEADER_HAS_HASH 1u
+
+static void send_done(struct fabric_send *send, zipcclResult_t result) {
+    struct exec_work *work = send->arg;
+    struct exec_op *op = work->op;
+    uint32_t peer = exec_step_of(work)->peer;
+    char name[64];
+    if (result)
+        exec_op_failf(op, result, (int)peer, "%s: sending to node %u fails", exec_step_name(work, name), peer);
+    else
+        op->result.wire_bytes += send->iov[0].bytes + send->iov[1].bytes;
+    exec_work_end(work, result == zipcclSuccess);
+    exec_op_run(op);
+}
+
+/* The bytes of a coded slot that this message carries. */
+static void point_to_slot(struct fabric_send *send, const struct exec_slot *slot, enum plan_part part) {
+    struct fabric_iov first = {slot->memory, slot->static_bytes}, second = {slot->dynamic, slot->dynamic_bytes};
+    if (part != PLAN_DYNAMIC) {
+        send->header.static_bytes = (uint32_t)slot->static_bytes;
+        send->iov[send->niov++] = first;
+    }
+    if (part == PLAN_STATIC || slot->dynamic_bytes == 0)
+        return;
+    if (send->niov == 1 && slot->memory + slot->static_bytes == slot->dynamic)
+        send->iov[0].bytes += slot->dynamic_bytes; /* received and passed on: one piece */
+    else
+        send->iov[send->niov++] = second;
+}
+
+static void post_send(struct exec_work *work, uint64_t hash, bool has_hash) {
+    struct exec_op *op = work->op;
+    const struct plan_step *st = exec_step_of(work);
+    const struct executor_config *config = &op->comm->executor->config;
+    struct fabric_send *send = &work->send;
+    const void *src = st->src.space != PLAN_SLOT && st->count > 0 ? exec_values(op, st->src) : NULL;
+    memset(send, 0, sizeof(*send));
+    send->peer = op->comm->peers[st->peer];
+    send->header = exec_header(op, st);
+    send->header.flags |= has_hash ? HEADER_HAS_HASH : 0;
+    send->header.hash = hash;
+    if (st->src.space == PLAN_SLOT) {
+        point_to_slot(send, &op->slots[st->src.index], (enum plan_part)st->part);
+    } else if (st->count > 0) {
+        send->iov[0] = (struct fabric_iov){src, st->count * exec_item_of(work)->value_bytes};
+        send->niov = 1;
+    }
+    send->done = send_done;
+    send->arg = work;
+    config->fabric_ops->send(config->fabric, send);
+}
+
+static void hash_to_send_done(struct device_job *job) {
+    struct exec_work *work = job->arg;
+    struct exec_op *op = work->op;
+    if (op->failed) {
+        exec_work_end(work, false);
+        exec_op_run(op);
+        return;
+    }
+    post_send(work, job->hash, true);
+}
+
+/* A job that reads the values and gives their hash. */
+static void set_hash_job(struct exec_work *work, const void *src) {
+    work->job = (struct device_job){.work = DEVICE_COPY,
+                                    .src = src,
+                                    .dst = (void *)(uintptr_t)src,
+                                    .count = exec_step_of(work)->count * exec_item_of(work)->value_bytes,
+                                    .verify = true};
+}
+
+void exec_send_start(struct exec_work *work) {
+    struct exec_op *op = work->op;
+    const struct plan_step *st = exec_step_of(work);
+    if (st->peer == op->comm->node) {
+        exec_local_start(work);
+    } else if (st->src.space == PLAN_SLOT) {
+        const struct exec_slot *slot = &op->slots[st->src.index];
+        post_send(work, slot->hash, slot->has_hash);
+    } else if (op->comm->executor->config.verify && st->count > 0) {
+        set_hash_job(work, exec_values(op, st->src));
+        if (exec_work_submit(work, hash_to_send_done))
+            post_send(work, work->job.hash, true);
+    } else {
+        post_send(work, 0, false);
+    }
+}
+
+/* Compares the hash of raw values that have come. */
+static void finish_recv_hash(struct exec_work *work) {
+    struct exec_op *op = work->op;
+    const struct plan_step *st = exec_step_of(work);
+    bool good = work->job.result == zipcclSuccess && work->job.hash == work->expected_hash;
+    char name[64];
+    if (!good)
+        exec_op_failf(op, zipcclCorruptData, (int)st->peer, "%s: chunk %u of rank %u from node %u: wrong hash",
+                      exec_step_name(work, name), st->tag, st->rank, st->peer);
+    exec_work_end(work, good);
+}
+EXEC_JOB_DONE(recv_hash_done, finish_recv_hash)
+
+/* Notes what a coded slot now holds. */
+static void fill_slot(struct exec_op *op, const struct plan_step *st, const struct fabric_header *header,
+                      size_t bytes) {
+    struct exec_slot *slot = &op->slots[st->dst.index];
+    if (st->part == PLAN_DYNAMIC) {
+        slot->dynamic_bytes = bytes;
+        slot->dynamic = slot->memory + op->entry->slot_static[st->item];
+        return;
+    }
+    slot->static_bytes = header->static_bytes;
+    slot->dynamic_bytes = bytes - header->static_bytes;
+    slot->dynamic = slot->memory + header->static_bytes;
+    slot->hash = header->hash;
+    slot->has_hash = header->flags & HEADER_HAS_HASH;
+}
+
+/* A message has come; false where the step is not over yet. */
+static bool finish_recv(struct exec_work *work) {
+    struct exec_op *op = work->op;
+    const struct plan_step *st = exec_step_of(work);
+    const struct fabric_header header = work->recv.header;
+    size_t bytes = work->recv.bytes;
+    bool good = !op->failed && exec_check_message(op, st, &header, bytes);
+    op->result.worst_report = trial_worst(op->result.worst_report, header.report);
+    if (good && st->dst.space == PLAN_SLOT) {
+        fill_slot(op, st, &header, bytes);
+    } else if (good && st->count > 0 && (header.flags & HEADER_HAS_HASH)) {
+        work->expected_hash = header.hash;
+        set_hash_job(work, exec_values(op, st->dst));
+        if (exec_work_submit(work, recv_hash_done))
+            finish_recv_hash(work);
+        else
+            return false;
+        return true;
+    }
+    exec_work_end(work, good);
+    return true;
+}
+
+static void recv_done(struct fabric_recv *recv, zipcclResult_t result) {
+    struct exec_work *work = recv->arg;
+    struct exec_op *op = work->op;
+    const struct plan_step *st = exec_step_of(work);
+    char name[64];
+    if (result == zipcclSuccess) {
+        if (finish_recv(work))
+            exec_op_run(op);
+        return;
+    }
+    /* Too long: most likely another operation. */
+    if (result != zipcclLimitExceeded || exec_check_message(op, st, &recv->header, recv->bytes))
+        exec_op_failf(op, result == zipcclLimitExceeded ? zipcclCorruptData : result, (int)st->peer,
+                      result == zipcclRemoteError ? "%s: node %u is gone (chunk %u of rank %u)"
+                      : result == zipcclAborted   ? "%s: aborted while waiting for node %u (chunk %u of rank %u)"
+                                                  : "%s: receiving from node %u fails (chunk %u of rank %u)",
+                      exec_step_name(work, name), st->peer, st->tag, st->rank);
+    exec_work_end(work, false);
+    exec_op_run(op);
+}
+
+/* Where the message goes; false, with the operation failed: no memory. */
+static bool set_target(struct exec_op *op, const struct plan_step *st, struct fabric_recv *recv) {
+    size_t slot_static = op->entry->slot_static[st->item];
+    if (st->dst.space == PLAN_SLOT) {
+        struct exec_slot *slot = st->part == PLAN_DYNAMIC ? &op->slots[st->dst.index] : exec_slot_to_write(op, st->dst);
+        if (!slot)
+            return false;
+        recv->buffer = slot->memory;
+        recv->capacity = op->entry->slot_bytes;
+        if (st->part == PLAN_STATIC)
+            recv->capacity = slot_static;
+        if (st->part == PLAN_DYNAMIC) {
+            recv->buffer = slot->memory + slot_static;
+            recv->capacity = op->entry->slot_bytes - slot_static;
+        }
+    } else if (st->count > 0) {
+        recv->buffer = exec_values(op, st->dst);
+        recv->capacity = st->count * op->items[st->item].value_bytes;
+    }
+    return !op->failed;
+}
+
+void exec_recv_start(struct exec_work *work) {
+    struct exec_op *op = work->op;
+    const struct plan_step *st = exec_step_of(work);
+    const struct exec_item *item = exec_item_of(work);
+    const struct executor_config *config = &op->comm->executor->config;
+    struct fabric_recv *recv = &work->recv;
+    if (st->peer == op->comm->node) {
+        exec_local_start(work);
+        return;
+    }
+    memset(recv, 0, sizeof(*recv));
+    if (!set_target(op, st, recv)) {
+        exec_work_end(work, false);
+        return;
+    }
+    recv->peer = op->comm->peers[st->peer];
+    recv->comm = op->comm->key;
+    recv->node = st->peer;
+    recv->channel = item->channel;
+    recv->seq = item->seq;
+    recv->tag = st->tag;
+    recv->done = recv_done;
+    recv->arg = work;
+    config->fabric_ops->recv(config->fabric, recv);
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reductions on AVX-512. BF16 needs no shuffle: a register's even values are its words shifted up, its odd ones its
+ * words with the lower half cleared.
+ */
+#include <immintrin.h>
+
+#include "kernels/cpu/reduce_passes.h"
+
+#define VF_LANES 16u
+typedef __m512 vf;
+
+#define vf_set1  _mm512_set1_ps
+#define vf_add   _mm512_add_ps
+#define vf_mul   _mm512_mul_ps
+#define vf_div   _mm512_div_ps
+#define vf_fence _mm_sfence
+
+#include "kernels/layout.h"
+
+INLINE vf vf_load(const void *p) {
+    return _mm512_loadu_ps(p);
+}
+
+INLINE void vf_store(void *p, vf v) {
+    _mm512_storeu_ps(p, v);
+}
+
+INLINE void vf_get(enum layout_kind kind, const uint8_t *p, vf v[4]) {
+    if (kind == KIND_BF16) {
+        const __m512i odd = _mm512_set1_epi32((int)0xffff0000u);
+        for (unsigned i = 0; i < 2; i++) {
+            const __m512i w = _mm512_loadu_si512(p + 64 * i);
+            v[2 * i] = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+            v[2 * i + 1] = _mm512_castsi512_ps(_mm512_and_si512(w, odd));
+        }
+        return;
+    }
+    for (unsigned i = 0; i < 4; i++)
+        v[i] =
+            kind == KIND_FP32 ? vf_load(p + 64 * i) : _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(p + 32 * i)));
+}
+
+/* The upper half of each word is the value rounded to BF16. */
+INLINE __m512i to_upper(vf v) {
+    const __m512i x = _mm512_castps_si512(v), lowest = _mm512_set1_epi32(0x10000);
+    const __m512i half = _mm512_set1_epi32(0x7fff), over = _mm512_set1_epi32(0x8000);
+    const __m512i r = _mm512_add_epi32(x, _mm512_mask_mov_epi32(half, _mm512_test_epi32_mask(x, lowest), over));
+    return _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fffffff));
+}
+
+INLINE vf vf_rounded(enum layout_kind kind, vf v) {
+    if (kind == KIND_BF16)
+        return _mm512_castsi512_ps(_mm512_and_si512(to_upper(v), _mm512_set1_epi32((int)0xffff0000u)));
+    if (kind == KIND_FP16)
+        return _mm512_cvtph_ps(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return v;
+}
+
+INLINE void put64(uint8_t *p, __m512i v, bool stream) {
+    if (stream)
+        _mm512_stream_si512((void *)p, v);
+    else
+        _mm512_storeu_si512(p, v);
+}
+
+INLINE __m256i to_half(vf v) {
+    return _mm256_mask_mov_epi16(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                                 _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), _mm256_set1_epi16(0x7fff));
+}
+
+INLINE void vf_put(enum layout_kind kind, uint8_t *p, const vf v[4], bool stream) {
+    if (kind == KIND_FP32) {
+        for (unsigned i = 0; i < 4; i++)
+            put64(p + 64 * i,
+                  _mm512_mask_mov_epi32(_mm512_castps_si512(v[i]), _mm512_cmp_ps_mask(v[i], v[i], _CMP_UNORD_Q),
+                                        _mm512_set1_epi32(0x7fffffff)),
+                  stream);
+        return;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        const vf a = v[2 * i], b = v[2 * i + 1];
+        const __m512i r = kind == KIND_BF16
+                              ? _mm512_mask_mov_epi16(_mm512_srli_epi32(to_upper(a), 16), 0xaaaaaaaau, to_upper(b))
+                              : _mm512_inserti64x4(_mm512_castsi256_si512(to_half(a)), to_half(b), 1);
+        put64(p + 64 * i, r, stream);
+    }
+}
+
+#include "kernels/cpu/reduce_sum.h"
+
+const struct reduce_passes reduce_passes_avx512[zipcclNumTypes] = REDUCE_TABLE(sum_bf16, sum_fp16, sum_fp32);
