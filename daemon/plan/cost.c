@@ -32,7 +32,7 @@ void cost_defaults(struct cost *cost) {
         .reduce_bps = 3600e9 / 8,
         .encode_bps = 2400e9 / 8,
         .decode_bps = 4000e9 / 8,
-        .step_s = 5e-6,
+        .step_s = 3e-6,
         .workers = 8,
         .header_bytes = 64,
         .eager_bytes = 16 << 10,
