@@ -13,7 +13,6 @@
 #define USUAL_CHUNK_BYTES (128u << 10) /* below it, messages cost more than the overlap gains */
 #define GROUP_VALUES      32768u
 #define PIPELINE_CHUNKS   8u
-#define MAX_RANKS         65536u
 
 static bool grow(struct builder *b, void **array, uint32_t *cap, size_t item) {
     uint32_t next = *cap ? *cap * 2 : 64;
@@ -35,7 +34,7 @@ uint32_t builder_step(struct builder *b, const struct plan_step *step) {
     struct plan_step *s = &b->steps[b->nsteps];
     *s = *step;
     s->item = b->item;
-    if (s->kind == PLAN_SEND)
+    if (s->kind == PLAN_SEND && s->part != PLAN_DYNAMIC && s->peer != b->node)
         b->raw_send_bytes += s->count * b->value_bytes;
     return b->nsteps++;
 }
@@ -73,17 +72,11 @@ uint32_t builder_values(struct builder *b, uint64_t n, uint64_t count) {
     return take(b, &b->nvalues, n, count);
 }
 
-uint64_t builder_count_of(const struct builder *b, uint32_t rank) {
-    return b->op->counts ? b->op->counts[rank] : b->op->count;
-}
-
-uint64_t builder_offset_of(const struct builder *b, uint32_t rank) {
-    uint64_t offset = 0;
-    if (!b->op->counts)
-        return rank * b->op->count;
-    for (uint32_t r = 0; r < rank; r++)
-        offset += b->op->counts[r];
-    return offset;
+uint64_t builder_total(const struct builder *b) {
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < b->args->topology->nranks; r++)
+        total += builder_count_of(b, r);
+    return total;
 }
 
 void builder_edge(struct builder *b, uint32_t from, uint32_t to) {
@@ -105,6 +98,18 @@ uint32_t *builder_array(struct builder *b, size_t n) {
     for (size_t i = 0; i < n; i++)
         array[i] = BUILDER_NONE;
     return array;
+}
+
+uint32_t builder_all_arrived(struct builder *b) {
+    if (b->nlocal == 1)
+        return 0;
+    /* A copy of nothing onto itself: there to be waited for, instead of an edge from every rank to every step. */
+    struct plan_ref nothing = {PLAN_SENDBUF, b->buffers, 0};
+    struct plan_step step = {.kind = PLAN_COPY, .src = nothing, .dst = nothing};
+    uint32_t id = builder_step(b, &step);
+    for (uint32_t i = 0; i < b->nlocal; i++)
+        builder_edge(b, i, id);
+    return id;
 }
 
 /* Sorts the ranks by node. False on an invalid topology. */
@@ -142,7 +147,7 @@ out:
 }
 
 /* Counting sort of the edges by their start: plan.next. The order of addition, so of `to`, is kept. */
-static zipcclResult_t finish(struct builder *b, struct plan **out) {
+static zipcclResult_t make_plan(struct builder *b, struct plan **out) {
     if (b->error)
         return b->error;
     struct plan *p = calloc(1, sizeof(*p));
@@ -172,7 +177,7 @@ static zipcclResult_t finish(struct builder *b, struct plan **out) {
     p->inputs = b->inputs;
     p->ninputs = b->ninputs;
     p->items = b->items;
-    p->nitems = b->args->nops;
+    p->nitems = b->nitems;
     p->nslots = b->nslots;
     p->nvalues = b->nvalues;
     p->nlocal = b->nlocal;
@@ -184,13 +189,58 @@ static zipcclResult_t finish(struct builder *b, struct plan **out) {
     return zipcclSuccess;
 }
 
-/* Whether its sizes and its root make sense: no product of sizes may overflow later. */
+zipcclResult_t builder_finish(struct builder *b, struct plan **plan) {
+    zipcclResult_t result = make_plan(b, plan);
+    free(b->steps);
+    free(b->inputs);
+    free(b->items);
+    free(b->edges);
+    free(b->first);
+    free(b->members);
+    return result;
+}
+
+static bool has_counts(zipcclOp_t op) {
+    return op == zipcclOpAllGatherv || op == zipcclOpReduceScatterv;
+}
+
+static bool reduces(zipcclOp_t op) {
+    return op == zipcclOpReduceScatter || op == zipcclOpReduceScatterv || op == zipcclOpAllReduce ||
+           op == zipcclOpReduce;
+}
+
+static bool check_reduction(const struct plan_op *op) {
+    if ((unsigned)op->redop >= zipcclNumRedOps || (unsigned)op->arm >= zipcclNumArms)
+        return false;
+    return op->arm != zipcclArmFlat || op->redop != zipcclPreMulSum;
+}
+
+typedef void (*build_function)(struct builder *b);
+
+/* NULL: not an operation of a collective plan. */
+static build_function find_function(const struct plan_op *op) {
+    switch (op->op) {
+    case zipcclOpAllGather:
+    case zipcclOpAllGatherv:
+        return plan_all_gather;
+    case zipcclOpBroadcast:
+        return plan_broadcast;
+    case zipcclOpBarrier:
+        return plan_barrier;
+    default:
+        return reduces(op->op) ? plan_reduce : NULL;
+    }
+}
+
+/* Whether it is known and its sizes and its root make sense: no product of sizes may overflow later. */
 static bool check_op(const struct plan_op *op, uint32_t nranks) {
     const struct dtype_info *dtype = dtype_get(op->dtype);
-    if ((unsigned)op->op >= zipcclNumOps || !dtype || (unsigned)op->codec >= zipcclNumCodecs)
+    if (!find_function(op) || !dtype || (unsigned)op->codec >= zipcclNumCodecs)
         return false;
     if (op->op == zipcclOpBarrier)
         return true;
+    if (has_counts(op->op) != (op->counts != NULL) || (reduces(op->op) && !check_reduction(op)))
+        return false;
     uint64_t most = (UINT64_MAX >> 2) / dtype->bytes / nranks;
     for (uint32_t r = 0; op->counts && r < nranks; r++) {
         if (op->counts[r] > most)
@@ -204,51 +254,41 @@ static void build_op(struct builder *b, const struct plan_op *op) {
     b->value_bytes = dtype_get(op->dtype)->bytes;
     b->buffers = b->item * b->nlocal;
     b->items[b->item] = (struct plan_item){.dtype = op->dtype, .codec = op->codec};
-    if (op->op == zipcclOpBarrier || op->count == 0)
+    if (op->op == zipcclOpBarrier || builder_total(b) == 0)
         plan_barrier(b);
-    else if (op->op == zipcclOpAllGather)
-        plan_all_gather(b);
-    else if (op->op == zipcclOpBroadcast)
-        plan_broadcast(b);
     else
-        b->error = zipcclInvalidArgument;
+        find_function(op)(b);
+}
+
+static void add_all(struct builder *b) {
+    for (uint32_t i = 0; i < b->nlocal; i++) {
+        struct plan_step arrive = {
+            .kind = PLAN_ARRIVE, .local = (uint16_t)i, .rank = b->members[b->first[b->node] + i]};
+        builder_step(b, &arrive);
+    }
+    for (b->item = 0; b->item < b->nitems && !b->error; b->item++)
+        build_op(b, &b->args->ops[b->item]);
 }
 
 zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan) {
     const struct plan_topology *t = args->topology;
     *plan = NULL;
-    if (!t || !t->rank_node || t->nranks == 0 || t->nranks > MAX_RANKS || t->nnodes == 0 || t->nnodes > t->nranks ||
-        args->node >= t->nnodes || args->window == 0 || args->chunk_bytes == 0 || args->nops == 0)
+    if (!t || !t->rank_node || t->nranks == 0 || t->nranks > BUILDER_MAX_RANKS || t->nnodes == 0 ||
+        t->nnodes > t->nranks || args->node >= t->nnodes || args->window == 0 || args->chunk_bytes == 0 ||
+        args->nops == 0)
         return zipcclInvalidArgument;
     for (uint32_t i = 0; i < args->nops; i++) {
         if (!check_op(&args->ops[i], t->nranks))
             return zipcclInvalidArgument;
     }
 
-    struct builder b = {.args = args, .nnodes = t->nnodes, .node = args->node};
-    zipcclResult_t result;
+    struct builder b = {.args = args, .nnodes = t->nnodes, .node = args->node, .nitems = args->nops};
     b.items = calloc(args->nops, sizeof(*b.items));
     if (!b.items)
-        return zipcclOutOfMemory;
-    if (!sort_members(&b)) {
-        result = b.error;
-        goto out;
-    }
-    for (uint32_t i = 0; i < b.nlocal; i++) {
-        struct plan_step arrive = {.kind = PLAN_ARRIVE, .local = (uint16_t)i, .rank = b.members[b.first[b.node] + i]};
-        builder_step(&b, &arrive);
-    }
-    for (b.item = 0; b.item < args->nops; b.item++)
-        build_op(&b, &args->ops[b.item]);
-    result = finish(&b, plan);
-out:
-    free(b.steps);
-    free(b.inputs);
-    free(b.items);
-    free(b.edges);
-    free(b.first);
-    free(b.members);
-    return result;
+        b.error = zipcclOutOfMemory;
+    else if (sort_members(&b))
+        add_all(&b);
+    return builder_finish(&b, plan);
 }
 
 void plan_free(struct plan *plan) {
