@@ -29,8 +29,10 @@ enum event_type {
 /* A receive whose message came before it was posted: among the values of enum sim_state, but not for others. */
 #define STATE_EARLY (SIM_DONE + 1)
 
+/* What happens at one time is in the order of the steps' numbers on their nodes: the same from each node's place. */
 static bool at(struct sim *s, uint64_t when, enum event_type type, uint32_t step) {
-    return sim_heap_push(&s->heap, &(struct sim_event){when, s->order++, step, type});
+    uint64_t local = step - s->nodes[sim_node_of(s, step)].first_step;
+    return sim_heap_push(&s->heap, &(struct sim_event){when, local << 8 | type, step, type});
 }
 
 static void push(struct sim *s, struct sim_queue *q, uint32_t step) {

@@ -6,7 +6,7 @@
  * As in the executor, steps start in the order in which they become ready; a send ends when its last byte has left and
  * its receive is posted (so a plan that leans on the fabric's buffers for small messages is found out); steps of work
  * wait for a worker, codec and reductions before copies. Deterministic: the clock counts picoseconds, and what happens
- * at one time happens in the order in which it was caused.
+ * at one time happens in the order of the steps' numbers.
  *
  * Folding: where the plans of all nodes are those of node 0, seen from each node's place in the circle of nodes, and
  * all ranks arrive together, then all nodes do the same at the same time, and one is simulated for all: what it sends

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The simulator's queue of events: a heap of four children a place, by time, then by order of insertion.
+ * The simulator's queue of events: a heap of four children a place, by time, then by `order`.
  */
 #include <stdlib.h>
 
@@ -9,7 +9,9 @@
 #define CHILDREN 4u
 
 static bool before(const struct sim_event *a, const struct sim_event *b) {
-    return a->at_ps < b->at_ps || (a->at_ps == b->at_ps && a->order < b->order);
+    if (a->at_ps != b->at_ps)
+        return a->at_ps < b->at_ps;
+    return a->order != b->order ? a->order < b->order : a->step < b->step;
 }
 
 bool sim_heap_push(struct sim_heap *h, const struct sim_event *event) {

@@ -101,7 +101,7 @@ struct sim {
 
     struct sim_heap heap;
     struct sim_queue ready;
-    uint64_t now_ps, order, ndone;
+    uint64_t now_ps, ndone;
     uint64_t overhead_ps, gap_ps, latency_ps, handshake_ps;
     uint64_t bytes[SIMULATE_NUM_LINKS], messages;
 };
