@@ -74,6 +74,11 @@ static uint64_t at_rate(double bytes, double bps) {
     return cost_ps(bps > 0 ? bytes / bps : 0);
 }
 
+bool cost_is_far(const struct plan *plan, const struct plan_step *step, const struct plan_input *in) {
+    bool buffer = in->ref.space == PLAN_SENDBUF || in->ref.space == PLAN_RECVBUF;
+    return buffer && plan->nlocal > 0 && in->ref.index % plan->nlocal != step->local;
+}
+
 static struct cost_step cost_of_reduce(const struct cost *cost, const struct plan *plan, const struct plan_step *step,
                                        uint64_t bytes) {
     struct cost_step c = {0};
@@ -82,7 +87,7 @@ static struct cost_step cost_of_reduce(const struct cost *cost, const struct pla
         const struct plan_input *in = &plan->inputs[step->first_input + i];
         bool slot = in->ref.space == PLAN_SLOT && in->codec != zipcclCodecRaw;
         *(slot ? &coded : &plain) += (double)bytes;
-        if (in->scaled && in->local != step->local)
+        if (cost_is_far(plan, step, in))
             c.local_bytes += bytes;
     }
     c.busy_ps = at_rate(plain, cost->reduce_bps) + at_rate(coded, cost->decode_bps) + cost_ps(cost->step_s);

@@ -57,6 +57,9 @@ struct cost_step {
 struct cost_step cost_of_step(const struct cost *cost, const struct plan *plan, const struct plan_step *step,
                               uint32_t node);
 
+/* Whether an input of a reduction comes from another rank of the node than the one that reduces. */
+bool cost_is_far(const struct plan *plan, const struct plan_step *step, const struct plan_input *in);
+
 /* Seconds, rounded, in the unit of the simulator's clock. */
 uint64_t cost_ps(double seconds);
 

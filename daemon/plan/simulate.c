@@ -19,7 +19,7 @@
 enum event_type {
     EVENT_END,  /* the step ends */
     EVENT_WORK, /* its worker is free again, and it ends */
-    EVENT_POST, /* the loop has posted the send */
+    EVENT_LOOP, /* the loop is done with it: a send is posted, a receive ends */
     EVENT_GO,   /* the handshake is over: the send queues for the link */
     EVENT_LEFT, /* its last byte has left */
     EVENT_HEAD, /* its first byte has reached the other node */
@@ -122,13 +122,16 @@ static bool post_send(struct sim *s, uint32_t step) {
     return !met || at(s, s->now_ps + s->handshake_ps, EVENT_GO, step);
 }
 
-/* Takes the loop of the receive's node for o; then the receive ends. */
-static bool take_in(struct sim *s, uint32_t step) {
+/* The step queues for o of its node's loop: a send to be posted, a receive whose message has come. */
+static bool take_loop(struct sim *s, uint32_t step) {
     struct sim_node *node = &s->nodes[sim_node_of(s, step)];
-    uint64_t from = node->loop_free_ps > s->now_ps ? node->loop_free_ps : s->now_ps;
+    push(s, &node->loop, step);
+    return node->loop.head != step || at(s, s->now_ps + s->overhead_ps, EVENT_LOOP, step);
+}
+
+static bool take_in(struct sim *s, uint32_t step) {
     s->steps[step].state = SIM_MOVING;
-    node->loop_free_ps = from + s->overhead_ps;
-    return at(s, node->loop_free_ps, EVENT_END, step);
+    return take_loop(s, step);
 }
 
 static bool post_recv(struct sim *s, uint32_t step) {
@@ -142,15 +145,6 @@ static bool post_recv(struct sim *s, uint32_t step) {
     if (send->state == SIM_LEFT && !at(s, s->now_ps + s->latency_ps, EVENT_END, st->partner))
         return false;
     return !early || take_in(s, step);
-}
-
-static bool start_send(struct sim *s, uint32_t step) {
-    struct sim_node *node = &s->nodes[sim_node_of(s, step)];
-    if (shape(s, step)->local || s->overhead_ps == 0)
-        return post_send(s, step);
-    uint64_t from = node->loop_free_ps > s->now_ps ? node->loop_free_ps : s->now_ps;
-    node->loop_free_ps = from + s->overhead_ps;
-    return at(s, node->loop_free_ps, EVENT_POST, step);
 }
 
 static bool start_work(struct sim *s, uint32_t step, bool copy) {
@@ -169,7 +163,7 @@ static bool start(struct sim *s, uint32_t step) {
         }
         return at(s, cost_ps(s->options->arrive[s->steps[step].partner]), EVENT_END, step);
     case PLAN_SEND:
-        return start_send(s, step);
+        return sh->local ? post_send(s, step) : take_loop(s, step);
     case PLAN_RECV:
         return post_recv(s, step);
     case PLAN_COPY:
@@ -220,6 +214,18 @@ static bool worked(struct sim *s, uint32_t step) {
     return dispatch(s, node);
 }
 
+static bool looped(struct sim *s, uint32_t step) {
+    struct sim_node *node = &s->nodes[sim_node_of(s, step)];
+    (void)pop(s, &node->loop);
+    uint32_t next = node->loop.head;
+    if (next != SIM_NONE && !at(s, s->now_ps + s->overhead_ps, EVENT_LOOP, next))
+        return false;
+    if (shape(s, step)->kind == PLAN_SEND)
+        return post_send(s, step);
+    complete(s, step);
+    return true;
+}
+
 static bool handle(struct sim *s, const struct sim_event *e) {
     switch ((enum event_type)e->type) {
     case EVENT_END:
@@ -227,8 +233,8 @@ static bool handle(struct sim *s, const struct sim_event *e) {
         return true;
     case EVENT_WORK:
         return worked(s, e->step);
-    case EVENT_POST:
-        return post_send(s, e->step);
+    case EVENT_LOOP:
+        return looped(s, e->step);
     case EVENT_GO:
         return enqueue(s, e->step);
     case EVENT_LEFT:
@@ -277,7 +283,7 @@ static enum simulate_end run(struct sim *s) {
     for (uint32_t n = 0; n < s->nodes_held; n++) {
         struct sim_node *node = &s->nodes[n];
         node->idle = cost->workers ? cost->workers : 1;
-        node->codec = node->copy = node->egress = s->ready;
+        node->codec = node->copy = node->egress = node->loop = s->ready;
     }
     for (uint32_t i = 0; i < s->nsteps; i++) {
         /* One at a time, so that nothing that becomes ready meanwhile is taken for a step that waits for none. */

@@ -66,7 +66,7 @@ static uint64_t mix_inputs(uint64_t h, const struct plan *plan, const struct pla
     uint64_t sum = 0;
     for (uint32_t i = 0; i < st->ninputs; i++) {
         const struct plan_input *in = &plan->inputs[st->first_input + i];
-        bool far = in->scaled && in->local != st->local;
+        bool far = cost_is_far(plan, st, in);
         sum += mix(1, in->ref.space | (uint64_t)in->codec << 8 | (uint64_t)far << 16);
     }
     return mix(h, sum);

@@ -39,12 +39,12 @@ struct sim_queue {
 };
 
 struct sim_node {
-    uint32_t first_step; /* up to the next node's */
-    uint32_t idle;       /* workers */
-    uint32_t codec_run;  /* codec steps in a row while a copy waits */
-    bool sending;        /* the link out is busy */
-    struct sim_queue codec, copy, egress;
-    uint64_t loop_free_ps, egress_free_ps, ingress_free_ps;
+    uint32_t first_step;                        /* up to the next node's */
+    uint32_t idle;                              /* workers */
+    uint32_t codec_run;                         /* codec steps in a row while a copy waits */
+    bool sending;                               /* the link out is busy */
+    struct sim_queue codec, copy, egress, loop; /* loop: the head is being served */
+    uint64_t egress_free_ps, ingress_free_ps;
     uint64_t sent_bytes, link_busy_ps, worker_busy_ps;
 };
 
