@@ -41,18 +41,55 @@ static const struct ctl_option bench_codec_options[] = {
 };
 
 static const struct ctl_option bench_collective_options[] = {
-    {"op", "OP", "all-gather", "all-gather, broadcast or barrier", false},
+    {"op", "OP", "all-gather", "any operation: all-reduce, all-to-all-v, send (a pair exchange)...", false},
     {"nodes", "N", "2", "daemons to start on this machine", false},
     {"ranks-per-node", "N", "2", "trainer processes of each", false},
-    {"size", "SIZE[,SIZE]", "64MiB", "bytes of values of each rank; of a broadcast, all", false},
+    {"size", "SIZE[,SIZE]", "64MiB", "bytes of values: what each rank gives; of a scatter, receives", false},
     {"link-rate", "RATE", "none", "what each daemon may send a second, as 1gbit; none: no cap", false},
     {"dtype", "TYPE", NULL, "type of the values; else by the file's extension, else bf16", false},
     {"file", "FILE", NULL, "values to send, repeated to size; else Gaussian, sigma 0.02", false},
     {"codec", "CODEC", "auto", "of the zipped arm: auto, tier, top7 or raw", false},
+    {"redop", "OP", "sum", "of reductions: sum, prod, max, min, avg or premulsum (by 0.5; integers by 2)", false},
+    {"arm", "ARM", "auto", "of reductions: ring, flat, hierarchical or auto", false},
+    {"rows", "FILE", NULL, "of v operations: rows per expert, JSON or a list a line; else a training step's", false},
+    {"phases", "PHASES", NULL, "of all-to-all: stream, two (static parts first) or sizes (all sizes first)", false},
+    {"imbalance", "F", NULL, "measure also with the last rank late by F times the operation's time", false},
+    {"peer", "PEER", NULL, "openmpi: the same through OpenMPI, after it, for as many rounds", false},
     {"iters", "N", NULL, "timed rounds; else as many as fit 2 s, 5 to 2000", false},
     {"warmup", "N", NULL, "rounds before them; else by size", false},
     {"set", "KEY=VALUE", NULL, "a key of the daemons' configuration", true},
     {"timeout", "SECONDS", "300", "give up after this long", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct ctl_option simulate_options[] = {
+    {"op", "OP", "reduce-scatter", "operation", false},
+    {"nodes", "N", "16", "nodes", false},
+    {"ranks-per-node", "N", "8", "ranks of each", false},
+    {"size", "SIZE", "256MiB", "bytes of values in a send buffer: what each rank gives, or the root", false},
+    {"dtype", "TYPE", "bf16", "type of the values", false},
+    {"arm", "ARM", "all", "of what reduces: ring, flat or hierarchical alone", false},
+    {"codec", "CODEC", "all", "tier or top7 beside raw, or raw alone", false},
+    {"root", "RANK", "0", "of broadcast, reduce, gather, scatter", false},
+    {"link-gbps", "GBIT", "400", "of each node to the others, each way, Gbit/s as all rates here", false},
+    {"intra-gbps", "GBIT", "3600", "copies and reductions inside a node, of one worker", false},
+    {"reduce-gbps", "GBIT", NULL, "reductions; else as --intra-gbps", false},
+    {"codec-gbps", "ENC[/DEC]", "2400/4000", "encode and decode, in values, of one worker", false},
+    {"encode-gbps", "GBIT", NULL, "encode alone", false},
+    {"decode-gbps", "GBIT", NULL, "decode alone", false},
+    {"ratio", "[TOP7/]TIER", NULL, "bytes of values / coded bytes; else those of Gaussian values", false},
+    {"workers", "N", NULL, "steps of work at once on a node; else as many as ranks", false},
+    {"latency-us", "US", "5", "L: from node to node", false},
+    {"overhead-us", "US", "1", "o: of the daemon's loop, for each send and each receive", false},
+    {"gap-us", "US", "0.2", "g: between messages on a link", false},
+    {"step-us", "US", "3", "of each step of work: queues, a kernel's launch", false},
+    {"chunk", "SIZE", "4MiB", "chunk_bytes of the daemons", false},
+    {"window", "N", "4", "window of the daemons", false},
+    {"phases", "PHASES", "stream", "of exchanges: stream, two or sizes-first", false},
+    {"imbalance", "TIME", NULL, "ranks arrive within this time, as 5ms, each at a time of its own", false},
+    {"late", "RANK=TIME", NULL, "this rank arrives so late", true},
+    {"plot", "FILE.svg", NULL, "draw speed-up against size and ranks", false},
     OPTION_JSON,
     OPTION_END,
 };
@@ -89,12 +126,45 @@ const struct ctl_command ctl_commands[] = {
      "after a barrier. A round's time is from the first start to the last end over all ranks. In the first and the "
      "last\n"
      "round receive buffers are overwritten before and all bits compared after, outside of the timing.\n\n"
-     "  alg, bus   1e9 bytes a second as in nccl-tests, from p50: all-gather alg = all ranks' bytes / time,\n"
-     "             bus = alg * (n-1)/n; broadcast both = bytes / time.\n"
+     "  alg, bus   1e9 bytes a second as in nccl-tests, from p50: alg = bytes / time, where the bytes are all ranks' "
+     "of\n"
+     "             gathers and scatters, else one rank's; bus = alg * (n-1)/n of gathers, scatters, reduce-scatter "
+     "and\n"
+     "             all-to-all, 2(n-1)/n of all-reduce, 1 of broadcast, reduce and send.\n"
      "  wire bytes what the node that sends most sends in one operation, by its statistics; ratio: uncoded to sent.\n"
-     "  link time  what the capped link needs: raw, for the least that a node must send; zipped, for what it sent.\n\n"
+     "  link time  what the capped link needs: raw, for the least that a node must send; zipped, for what it sent.\n"
+     "  bits       data that moves is compared with what was sent, sums with a scalar reference of zipcclRedOp_t's "
+     "rule;\n"
+     "             near: a ring's sums of floats, which round in an order of their own, within its roundings.\n\n"
+     "An operation that shares a buffer out rounds --size down. Counts of v operations follow --rows: experts are "
+     "dealt "
+     "out\n"
+     "to ranks in order, and --size is what a rank gives (all-gather-v: on average). In send, rank r sends to r + "
+     "n/2.\n"
+     "With --imbalance, a second table: total, from the first call; after last call, from the late rank's call.\n"
+     "--peer openmpi (wants openmpi-bin, and libopenmpi-dev when zipccl is built) forces OpenMPI's ring where it has "
+     "one.\n"
+     "As root its nodes are network namespaces, with --link-rate shaped to the same payload a second; else the "
+     "comparison\n"
+     "under --link-rate is computed from its bytes, and marked so. BF16 sums are a user's operation there.\n"
      "With --nodes 1 the run also measures a bare round trip between two processes over a Unix socket.\n"
      "zipccld is looked for beside zipcclctl and in ../sbin, then in $ZIPCCLD, then in PATH.",
      bench_collective_options, ctl_bench_collective},
+    {"simulate", NULL, false, "An operation on a cluster of any size: its plans, under a cost model.",
+     "Runs the plans of all nodes under LogGP with links that are shared, and compares arms and codecs. Speed-up is\n"
+     "over the fastest raw arm. A plan that deadlocks or has a send without a receive is named: node, step, peer, "
+     "tag.\n\n"
+     "  --size     of each rank: all-gather its share, reduce-scatter and all-to-all its whole input, which is "
+     "rounded\n"
+     "             down to whole shares; of the root: broadcast, scatter.\n"
+     "  a node sends  the node that sends most; between, inside nodes: all bytes over links and over copies.\n"
+     "  link, workers: how busy those of the busiest node are.\n\n"
+     "Over 2 million steps, one node is simulated for all where their plans are alike turned round the circle of "
+     "nodes\n"
+     "(all-gather, reduce-scatter, all-reduce, all-to-all; not with a root, --late or --imbalance): so 8192 ranks "
+     "fit.\n"
+     "Else some 110 million steps can be held, in 4 GiB. What is larger is refused.\n"
+     "The network between the links is taken to be without limit, and nothing to vary.",
+     simulate_options, ctl_simulate},
     {NULL, NULL, false, NULL, NULL, NULL, NULL},
 };

@@ -26,7 +26,7 @@ enum ctl_exit {
 #undef CTL_EXIT_ENUM
 };
 
-#define CTL_MAX_OPTIONS 16
+#define CTL_MAX_OPTIONS 32
 #define CTL_MAX_REPEATS 32
 
 struct ctl_option {
@@ -84,5 +84,6 @@ enum ctl_exit ctl_stats(const struct ctl_args *args);
 enum ctl_exit ctl_analyze(const struct ctl_args *args);
 enum ctl_exit ctl_bench_codec(const struct ctl_args *args);
 enum ctl_exit ctl_bench_collective(const struct ctl_args *args);
+enum ctl_exit ctl_simulate(const struct ctl_args *args);
 
 #endif

@@ -344,7 +344,8 @@ static void comm_free(struct comm *c) {
 void comm_reap(struct daemon *d) {
     list_for_each_safe(l, &d->comms) {
         struct comm *c = list_entry(l, struct comm, link);
-        if ((c->state == COMM_FAILED || c->state == COMM_CLOSING) && c->present == 0 && !comm_ops_running(c) && !c->probing)
+        if ((c->state == COMM_FAILED || c->state == COMM_CLOSING) && c->present == 0 && !comm_ops_running(c) &&
+            !c->probing)
             comm_free(c);
     }
 }

@@ -58,9 +58,9 @@ enum comm_member_state { MEMBER_JOINING, MEMBER_IN, MEMBER_LEAVING, MEMBER_LEFT 
 
 /* A local rank. Freed with the comm.
  *
- * Its requests are taken in units: one request, or the requests of a group. A unit has a part that all ranks of the node
- * do together (gathers, reductions...), a part that this rank does alone (an exchange), or both; they run side by side,
- * and the unit's requests are answered when both are done. */
+ * Its requests are taken in units: one request, or the requests of a group. A unit has a part that all ranks of the
+ * node do together (gathers, reductions...), a part that this rank does alone (an exchange), or both; they run side by
+ * side, and the unit's requests are answered when both are done. */
 struct comm_member {
     struct comm *comm;
     struct session *session; /* NULL: gone */
@@ -79,20 +79,20 @@ struct comm_member {
     uint32_t group;  /* requests of that group so far */
 
     /* the unit under way */
-    uint32_t unit;                                        /* requests; 0: none */
-    bool waits_node, arrived, waits_exchange;             /* parts that are not done; has joined the node's operation */
-    struct exec_op *exchange;                             /* NULL: not under way */
-    uint64_t since_ns;                                    /* its start */
-    struct exec_result exchange_result;                   /* numbers alone; text is gone */
-    zipcclCodec_t exchange_codec;                         /* the most that any of its transfers took */
-    struct buffer **leases;                               /* of the unit; they outlive a failure until it is done */
+    uint32_t unit;                            /* requests; 0: none */
+    bool waits_node, arrived, waits_exchange; /* parts that are not done; has joined the node's operation */
+    struct exec_op *exchange;                 /* NULL: not under way */
+    uint64_t since_ns;                        /* its start */
+    struct exec_result exchange_result;       /* numbers alone; text is gone */
+    zipcclCodec_t exchange_codec;             /* the most that any of its transfers took */
+    struct buffer **leases;                   /* of the unit; they outlive a failure until it is done */
     uint32_t nleases, leases_capacity;
-    struct plan_transfer *transfers;                      /* scratch */
-    uint32_t *numbers;                                    /* of the transfers */
+    struct plan_transfer *transfers; /* scratch */
+    uint32_t *numbers;               /* of the transfers */
     uint32_t transfers_capacity;
-    struct exec_buffers *buffers;                         /* scratch */
+    struct exec_buffers *buffers; /* scratch */
     uint32_t buffers_capacity;
-    uint32_t *sent, *received;                            /* transfers so far, by the other rank; NULL: none yet */
+    uint32_t *sent, *received; /* transfers so far, by the other rank; NULL: none yet */
 };
 
 /* A node, as the root knows it while ranks join and later. */
@@ -152,9 +152,9 @@ struct comm {
     /* the node's collective, or group of them: one at a time */
     struct exec_op *op;
     bool op_active, pumping, pump_again;
-    uint64_t seq;                       /* number of its first operation, or of the next */
-    struct comm_member *desc_member;    /* the first rank; what it asked for is in its unit: */
-    uint32_t desc[COMM_MAX_FUSED];      /* these requests of it */
+    uint64_t seq;                    /* number of its first operation, or of the next */
+    struct comm_member *desc_member; /* the first rank; what it asked for is in its unit: */
+    uint32_t desc[COMM_MAX_FUSED];   /* these requests of it */
     uint32_t ndesc, desc_rank;
     uint16_t desc_op;
     zipcclCodec_t op_codec;
@@ -230,7 +230,7 @@ void comm_answer_leaving(struct comm *c);
 /* "all-gather #12", or "" where nothing runs. */
 void comm_ops_current(const struct comm *c, char *text, size_t size);
 bool comm_ops_idle(const struct comm *c);
-bool comm_ops_running(const struct comm *c); /* buffers of clients may be touched */
+bool comm_ops_running(const struct comm *c);   /* buffers of clients may be touched */
 uint64_t comm_ops_since(const struct comm *c); /* start of the oldest that runs; UINT64_MAX: none */
 void comm_join_timeout(struct comm *c);
 

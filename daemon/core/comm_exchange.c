@@ -113,7 +113,8 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
 bool comm_exchange_start(struct comm_member *m) {
     struct comm *c = m->comm;
     const struct comm_pending *first = first_exchange(m);
-    struct exec_args args = {.rank = m->rank, .phases = c->phases, .seq = first->number, .done = exchange_done, .arg = m};
+    struct exec_args args = {
+        .rank = m->rank, .phases = c->phases, .seq = first->number, .done = exchange_done, .arg = m};
     zipcclResult_t rc = zipcclOutOfMemory;
     if (list_transfers(m, &args.ntransfers, &args.nbuffers)) {
         args.transfers = m->transfers;
