@@ -61,15 +61,18 @@ INLINE void sum_add(vf to[4], const vf v[4], bool first) {
     }
 }
 
-/* True where the inputs are simply added one after another: one group, or groups of one input. */
+/* True where the inputs are simply added one after another and rounded once: groups of one input, whose rounding
+ * changes nothing, or one group, whose rounding is the end's. */
 static bool sum_is_plain(const struct reduce *r) {
+    const bool alone = r->ninputs == 1 || r->inputs[0].ends_group;
     if (r->carry)
         return false;
     for (uint32_t k = 0; k < r->ninputs; k++) {
         const struct reduce_input *in = &r->inputs[k];
-        if (in->scaled || (in->ends_group && in->round_group))
+        const bool last = k + 1 == r->ninputs;
+        if (in->scaled || (!last && in->ends_group != alone))
             return false;
-        if (k + 1 < r->ninputs && in->ends_group != r->inputs[0].ends_group)
+        if (last && !alone && in->ends_group && in->round_group && sum_ending_of(r).how != END_NONE)
             return false;
     }
     return true;
