@@ -158,7 +158,7 @@ const struct ctl_command ctl_commands[] = {
      "rounded\n"
      "             down to whole shares; of the root: broadcast, scatter.\n"
      "  a node sends  the node that sends most; between, inside nodes: all bytes over links and over copies.\n"
-     "  link, workers: how busy those of the busiest node are.\n\n"
+     "  link, loop, workers: how busy those of the busiest node are; loop: o for each message.\n\n"
      "Over 2 million steps, one node is simulated for all where their plans are alike turned round the circle of "
      "nodes\n"
      "(all-gather, reduce-scatter, all-reduce, all-to-all; not with a root, --late or --imbalance): so 8192 ranks "
