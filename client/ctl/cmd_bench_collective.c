@@ -286,7 +286,9 @@ enum ctl_exit ctl_bench_collective(const struct ctl_args *args) {
     struct private_daemons *daemons = calloc(1, sizeof *daemons);
     struct peer_mpi peer = {0};
     struct collective_report report = {.plan = &b.plan, .daemons = daemons, .data = "gauss", .pingpong_us = -1};
-    enum ctl_exit rc = daemons ? read_counts(&b) : ctl_fail(args, CTL_FAILED, "out of memory");
+    if (!daemons)
+        return ctl_fail(args, CTL_FAILED, "out of memory");
+    enum ctl_exit rc = read_counts(&b);
     if (rc == CTL_OK)
         rc = read_choices(&b);
     if (rc == CTL_OK)
