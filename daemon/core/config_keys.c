@@ -16,7 +16,7 @@
 static const char *const config_devices[] = {"auto", "host", NULL};
 static const char *const config_fabrics[] = {"ucx", "none", NULL};
 static const char *const config_codecs[] = {"auto", "raw", "top7", "tier", NULL};
-static const char *const config_phases[] = {"stream", "two-phase", "sizes-first", NULL};
+static const char *const config_phases[] = {"stream", "two", "sizes", NULL};
 
 /* name, type, default, min, max, allowed, field, reload, doc */
 const struct config_key config_keys[] = {
@@ -50,10 +50,10 @@ const struct config_key config_keys[] = {
     {"codec", CONFIG_CHOICE, "auto", 0, 0, config_codecs, FIELD(codec), false,
      "Codec of operations whose ranks pin none. auto: coded where that is faster on the link, else raw. The value of\n"
      "the node that made the unique id counts for all nodes of a communicator."},
-    {"all_to_all", CONFIG_CHOICE, "stream", 0, 0, config_phases, FIELD(all_to_all), false,
+    {"all_to_all_phases", CONFIG_CHOICE, "stream", 0, 0, config_phases, FIELD(all_to_all_phases), false,
      "How coded chunks of all-to-all, gather, scatter, send and receive travel. stream: one message a chunk. "
-     "two-phase:\n"
-     "parts of known size first, the rest behind them. sizes-first: nothing before all sizes are known; for\n"
+     "two:\n"
+     "parts of known size first, the rest behind them. sizes: nothing before all sizes are known; for\n"
      "comparison. The value of the node that made the unique id counts."},
     {"chunk_bytes", CONFIG_SIZE, "4MiB", 64u << 10, 64u << 20, NULL, FIELD(chunk_bytes), false,
      "Greatest piece that is coded and sent alone. The least of all nodes counts."},

@@ -222,9 +222,9 @@ static void daemon_names(struct daemon *d, const struct daemon_options *options)
     log_init(d->config.node_name);
     if (!codec_from_name(d->config.codec, &d->codec))
         d->codec = zipcclCodecAuto;
-    d->phases = strcmp(d->config.all_to_all, "two-phase") == 0     ? PLAN_TWO_PHASE
-                : strcmp(d->config.all_to_all, "sizes-first") == 0 ? PLAN_SIZES_FIRST
-                                                                   : PLAN_STREAM;
+    d->phases = strcmp(d->config.all_to_all_phases, "two") == 0     ? PLAN_TWO_PHASE
+                : strcmp(d->config.all_to_all_phases, "sizes") == 0 ? PLAN_SIZES_FIRST
+                                                                    : PLAN_STREAM;
 }
 
 zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *options) {
