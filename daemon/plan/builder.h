@@ -10,12 +10,14 @@
 
 #define BUILDER_NONE UINT32_MAX /* no step: an edge from it is none */
 
+#define BUILDER_MAX_RANKS 65536u
+
 struct builder_edge {
     uint32_t from, to;
 };
 
 struct builder {
-    const struct plan_args *args; /* exchange: topology and node alone */
+    const struct plan_args *args; /* exchange: NULL */
     uint32_t nnodes, node;        /* as in args */
     zipcclResult_t error;
 
@@ -58,6 +60,9 @@ static inline uint32_t builder_members(const struct builder *b, uint32_t node) {
     return b->first[node + 1] - b->first[node];
 }
 
+/* Ends the work: the plan (result of the build), or why there is none. Frees what the builder holds. */
+ZIPCCL_MUST_CHECK zipcclResult_t builder_finish(struct builder *b, struct plan **plan);
+
 /* The last arrival of the ranks of this node, as one step to wait for. */
 uint32_t builder_all_arrived(struct builder *b);
 
@@ -81,6 +86,8 @@ void builder_tiles_of_ranks(struct builder *b, struct builder_tiles *tiles, uint
 /* The count is cut into a part for each node, about equal; its tiles go to the ranks of the node in turn.
  * only_node, if not BUILDER_NONE: that node gets all of it. */
 void builder_tiles_of_nodes(struct builder *b, struct builder_tiles *tiles, uint32_t only_node);
+/* builder_tiles_of_ranks with the chunk for an exchange of the parts of whole nodes. */
+void builder_tiles_of_parts(struct builder *b, struct builder_tiles *tiles);
 void builder_tiles_free(struct builder_tiles *tiles);
 
 static inline uint32_t builder_ntiles(const struct builder_tiles *tiles, uint32_t node) {
@@ -92,6 +99,15 @@ static inline uint64_t builder_count_of(const struct builder *b, uint32_t rank) 
     return b->op->counts ? b->op->counts[rank] : b->op->count;
 }
 uint64_t builder_total(const struct builder *b);
+
+/* Whether an operation between nodes is so small that messages count more than bytes. */
+bool builder_is_small(const struct builder *b);
+/* The index of a rank of some node there. */
+uint32_t builder_local(const struct builder *b, uint32_t rank);
+/* The nodes in ascending order of their lowest rank; NULL after an error. Freed by the caller. */
+uint32_t *builder_order(struct builder *b);
+/* By local rank: the values of all ranks before it. NULL after an error. Freed by the caller. */
+uint64_t *builder_bases(struct builder *b);
 
 /* The arrivals are always steps 0 to nlocal - 1, in order of the local index. The operations are not empty. */
 void plan_all_gather(struct builder *b);

@@ -13,7 +13,6 @@
 #define USUAL_CHUNK_BYTES (128u << 10) /* below it, messages cost more than the overlap gains */
 #define GROUP_VALUES      32768u
 #define PIPELINE_CHUNKS   8u
-#define MAX_RANKS         65536u
 
 static bool grow(struct builder *b, void **array, uint32_t *cap, size_t item) {
     uint32_t next = *cap ? *cap * 2 : 64;
@@ -148,7 +147,7 @@ out:
 }
 
 /* Counting sort of the edges by their start: plan.next. The order of addition, so of `to`, is kept. */
-static zipcclResult_t finish(struct builder *b, struct plan **out) {
+static zipcclResult_t make_plan(struct builder *b, struct plan **out) {
     if (b->error)
         return b->error;
     struct plan *p = calloc(1, sizeof(*p));
@@ -190,6 +189,17 @@ static zipcclResult_t finish(struct builder *b, struct plan **out) {
     return zipcclSuccess;
 }
 
+zipcclResult_t builder_finish(struct builder *b, struct plan **plan) {
+    zipcclResult_t result = make_plan(b, plan);
+    free(b->steps);
+    free(b->inputs);
+    free(b->items);
+    free(b->edges);
+    free(b->first);
+    free(b->members);
+    return result;
+}
+
 static bool has_counts(zipcclOp_t op) {
     return op == zipcclOpAllGatherv || op == zipcclOpReduceScatterv;
 }
@@ -218,7 +228,7 @@ static build_function find_function(const struct plan_op *op) {
     case zipcclOpBarrier:
         return plan_barrier;
     default:
-        return NULL;
+        return reduces(op->op) ? plan_reduce : NULL;
     }
 }
 
@@ -250,11 +260,22 @@ static void build_op(struct builder *b, const struct plan_op *op) {
         find_function(op)(b);
 }
 
+static void add_all(struct builder *b) {
+    for (uint32_t i = 0; i < b->nlocal; i++) {
+        struct plan_step arrive = {
+            .kind = PLAN_ARRIVE, .local = (uint16_t)i, .rank = b->members[b->first[b->node] + i]};
+        builder_step(b, &arrive);
+    }
+    for (b->item = 0; b->item < b->nitems && !b->error; b->item++)
+        build_op(b, &b->args->ops[b->item]);
+}
+
 zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan) {
     const struct plan_topology *t = args->topology;
     *plan = NULL;
-    if (!t || !t->rank_node || t->nranks == 0 || t->nranks > MAX_RANKS || t->nnodes == 0 || t->nnodes > t->nranks ||
-        args->node >= t->nnodes || args->window == 0 || args->chunk_bytes == 0 || args->nops == 0)
+    if (!t || !t->rank_node || t->nranks == 0 || t->nranks > BUILDER_MAX_RANKS || t->nnodes == 0 ||
+        t->nnodes > t->nranks || args->node >= t->nnodes || args->window == 0 || args->chunk_bytes == 0 ||
+        args->nops == 0)
         return zipcclInvalidArgument;
     for (uint32_t i = 0; i < args->nops; i++) {
         if (!check_op(&args->ops[i], t->nranks))
@@ -262,29 +283,12 @@ zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan) {
     }
 
     struct builder b = {.args = args, .nnodes = t->nnodes, .node = args->node, .nitems = args->nops};
-    zipcclResult_t result;
     b.items = calloc(args->nops, sizeof(*b.items));
     if (!b.items)
-        return zipcclOutOfMemory;
-    if (!sort_members(&b)) {
-        result = b.error;
-        goto out;
-    }
-    for (uint32_t i = 0; i < b.nlocal; i++) {
-        struct plan_step arrive = {.kind = PLAN_ARRIVE, .local = (uint16_t)i, .rank = b.members[b.first[b.node] + i]};
-        builder_step(&b, &arrive);
-    }
-    for (b.item = 0; b.item < args->nops; b.item++)
-        build_op(&b, &args->ops[b.item]);
-    result = finish(&b, plan);
-out:
-    free(b.steps);
-    free(b.inputs);
-    free(b.items);
-    free(b.edges);
-    free(b.first);
-    free(b.members);
-    return result;
+        b.error = zipcclOutOfMemory;
+    else if (sort_members(&b))
+        add_all(&b);
+    return builder_finish(&b, plan);
 }
 
 void plan_free(struct plan *plan) {

@@ -94,7 +94,7 @@ struct plan {
     uint32_t nitems;
     uint32_t nslots, nvalues;
     uint32_t nlocal;         /* ranks that must arrive */
-    uint64_t raw_send_bytes; /* what this node sends where nothing is coded */
+    uint64_t raw_send_bytes; /* what goes to other nodes where nothing is coded */
 };
 
 /* Where the ranks live. rank_node[r] is the node of rank r; local index = order of global rank on the node. */
@@ -161,7 +161,8 @@ struct plan_exchange_args {
     enum plan_phases phases;
 };
 
-/* A transfer inside a node is a send and a receive of raw values, of the whole count, tag 0, peer: this node. */
+/* One arrival, of local rank 0. A transfer inside a node is a send and a receive of raw values, of the whole count, tag
+ * 0, peer: this node. One of no values is one empty message, codec raw. */
 ZIPCCL_MUST_CHECK zipcclResult_t plan_build_exchange(const struct plan_exchange_args *args, struct plan **plan);
 
 /* The call of one rank that the transfers of an exchange are made of. */

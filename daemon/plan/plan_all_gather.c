@@ -126,20 +126,12 @@ static void add_recv(struct gather *g, uint32_t peer, uint32_t piece) {
 
 static bool set_up(struct gather *g) {
     struct builder *b = g->b;
-    uint32_t nranks = b->args->topology->nranks, local = 0;
-    uint64_t greatest = 0, before = 0;
-    g->base = calloc(b->nlocal, sizeof(*g->base));
-    if (!g->base) {
-        b->error = zipcclOutOfMemory;
-        return false;
-    }
-    for (uint32_t r = 0; r < nranks; r++) {
+    uint64_t greatest = 0;
+    for (uint32_t r = 0; r < b->args->topology->nranks; r++) {
         uint64_t count = builder_count_of(b, r);
-        if (b->args->topology->rank_node[r] == b->node)
-            g->base[local++] = before;
-        before += count;
         greatest = count > greatest ? count : greatest;
     }
+    g->base = builder_bases(b);
     uint64_t chunk = plan_chunk_count(b->op->dtype, greatest * b->value_bytes, b->args->chunk_bytes);
     builder_tiles_of_ranks(b, &g->tiles, chunk);
     uint64_t sends = (uint64_t)b->args->window * (g->coded ? 1 : RAW_SENDS_AHEAD);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the values of an operation are cut into tiles. Every node computes the same lists.
+ * How the values of an operation are cut into tiles, and other facts of its layout. Every node computes the same.
  */
 #include "daemon/plan/builder.h"
 
 #include <stdlib.h>
 
 #define MAX_TILES   (1u << 26)
+#define SMALL_BYTES (64u << 10)
+#define SMALL_NODES 8u
 #define PART_VALUES 512u /* parts of nodes start at a block of the codec */
 
 static bool open_lists(struct builder *b, struct builder_tiles *tiles, uint64_t ntiles) {
@@ -105,8 +107,54 @@ void builder_tiles_of_nodes(struct builder *b, struct builder_tiles *tiles, uint
     }
 }
 
+void builder_tiles_of_parts(struct builder *b, struct builder_tiles *tiles) {
+    uint64_t greatest = 0;
+    for (uint32_t m = 0; m < b->nnodes; m++) {
+        uint64_t part = 0;
+        for (uint32_t i = b->first[m]; i < b->first[m + 1]; i++)
+            part += builder_count_of(b, b->members[i]);
+        greatest = part > greatest ? part : greatest;
+    }
+    builder_tiles_of_ranks(b, tiles, plan_chunk_count(b->op->dtype, greatest * b->value_bytes, b->args->chunk_bytes));
+}
+
 void builder_tiles_free(struct builder_tiles *tiles) {
     free(tiles->list);
     free(tiles->first);
     *tiles = (struct builder_tiles){0};
+}
+
+bool builder_is_small(const struct builder *b) {
+    return b->nnodes <= SMALL_NODES && b->op->count * b->value_bytes <= SMALL_BYTES;
+}
+
+uint32_t builder_local(const struct builder *b, uint32_t rank) {
+    uint32_t node = b->args->topology->rank_node[rank], local = 0;
+    while (b->members[b->first[node] + local] != rank)
+        local++;
+    return local;
+}
+
+uint32_t *builder_order(struct builder *b) {
+    const struct plan_topology *t = b->args->topology;
+    uint32_t *order = builder_array(b, b->nnodes), n = 0;
+    for (uint32_t r = 0; order && r < t->nranks; r++) {
+        uint32_t node = t->rank_node[r];
+        if (b->members[b->first[node]] == r)
+            order[n++] = node;
+    }
+    return order;
+}
+
+uint64_t *builder_bases(struct builder *b) {
+    uint64_t *bases = b->error ? NULL : calloc(b->nlocal, sizeof(*bases)), before = 0;
+    uint32_t local = 0;
+    if (!bases && !b->error)
+        b->error = zipcclOutOfMemory;
+    for (uint32_t r = 0; bases && r < b->args->topology->nranks; r++) {
+        if (b->args->topology->rank_node[r] == b->node)
+            bases[local++] = before;
+        before += builder_count_of(b, r);
+    }
+    return bases;
 }

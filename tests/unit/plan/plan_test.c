@@ -19,6 +19,8 @@
 
 static const uint64_t g_counts[] = {0, 1, 7, 1000, 32768, 32769, 100001, 300007};
 
+#define NUM_COUNTS (sizeof(g_counts) / sizeof(g_counts[0]))
+
 enum layout { BLOCKED, ROUND_ROBIN, UNEVEN, NUM_LAYOUTS };
 
 static uint32_t lay_out(enum layout layout, uint32_t nodes, uint32_t per_node, uint32_t *rank_node) {
@@ -102,7 +104,8 @@ static const uint64_t *counts_for(zipcclOp_t op, uint64_t count, uint32_t nranks
     return v ? uneven(count, nranks, seed, room) : NULL;
 }
 
-static void sweep(zipcclOp_t op) {
+/* All topologies with some counts, each way of coding. */
+static void sweep(const struct plan_op *like, unsigned thin) {
     uint32_t rank_node[MAX_RANKS];
     uint64_t room[MAX_RANKS];
     unsigned seed = 1;
@@ -111,60 +114,98 @@ static void sweep(zipcclOp_t op) {
             for (unsigned layout = 0; layout < NUM_LAYOUTS; layout++) {
                 uint32_t nranks = lay_out((enum layout)layout, nodes, per, rank_node);
                 struct plan_topology t = {nranks, nodes, rank_node};
-                for (size_t c = 0; c < sizeof(g_counts) / sizeof(g_counts[0]); c++) {
-                    for (unsigned v = 0; v < 4; v++) {
-                        seed++;
-                        struct plan_op po = {.op = op,
-                                             .dtype = seed % 2 ? zipcclBfloat16 : zipcclFloat32,
-                                             .codec = v % 2 ? zipcclCodecTier : zipcclCodecRaw,
-                                             .count = op == zipcclOpBarrier ? 0 : g_counts[c],
-                                             .root = seed % nranks};
-                        po.counts = counts_for(op, po.count, nranks, seed, room);
-                        if (po.counts)
-                            po.count = 0;
-                        struct plan_args args = {.ops = &po,
-                                                 .nops = 1,
-                                                 .topology = &t,
-                                                 .chunk_bytes = v < 2 ? 64 << 10 : 4 << 20,
-                                                 .window = 1 + seed % 4};
-                        run(&args, seed);
-                    }
+                for (unsigned v = 0; v < 4 * NUM_COUNTS; v++) {
+                    if (++seed % thin)
+                        continue;
+                    struct plan_op op = *like;
+                    op.dtype = seed % 2 ? zipcclBfloat16 : zipcclFloat32;
+                    op.codec = v % 2 ? zipcclCodecTier : zipcclCodecRaw;
+                    op.count = op.op == zipcclOpBarrier ? 0 : g_counts[v / 4];
+                    op.root = seed % nranks;
+                    op.counts = counts_for(op.op, op.count, nranks, seed, room);
+                    if (op.counts)
+                        op.count = 0;
+                    struct plan_args args = {.ops = &op,
+                                             .nops = 1,
+                                             .topology = &t,
+                                             .chunk_bytes = v % 4 < 2 ? 64 << 10 : 4 << 20,
+                                             .window = 1 + seed / 2 % 4};
+                    run(&args, seed);
                 }
             }
         }
     }
 }
 
+static void sweep_moves(zipcclOp_t op) {
+    struct plan_op like = {.op = op};
+    sweep(&like, 1);
+}
+
+static void sweep_sums(zipcclOp_t op) {
+    for (unsigned arm = 0; arm < zipcclNumArms; arm++) {
+        struct plan_op like = {.op = op, .arm = (zipcclArm_t)arm, .redop = zipcclSum};
+        sweep(&like, 1);
+        like.redop = zipcclAvg;
+        sweep(&like, 5);
+        like.redop = zipcclPreMulSum;
+        if (arm != zipcclArmFlat)
+            sweep(&like, 3);
+    }
+}
+
+static void test_reduce_scatter(void **state) {
+    (void)state;
+    sweep_sums(zipcclOpReduceScatter);
+}
+
+static void test_reduce_scatter_v(void **state) {
+    (void)state;
+    sweep_sums(zipcclOpReduceScatterv);
+}
+
+static void test_all_reduce(void **state) {
+    (void)state;
+    sweep_sums(zipcclOpAllReduce);
+}
+
+static void test_reduce(void **state) {
+    (void)state;
+    sweep_sums(zipcclOpReduce);
+}
+
 static void test_all_gather(void **state) {
     (void)state;
-    sweep(zipcclOpAllGather);
+    sweep_moves(zipcclOpAllGather);
 }
 
 static void test_all_gather_v(void **state) {
     (void)state;
-    sweep(zipcclOpAllGatherv);
+    sweep_moves(zipcclOpAllGatherv);
 }
 
 static void test_broadcast(void **state) {
     (void)state;
-    sweep(zipcclOpBroadcast);
+    sweep_moves(zipcclOpBroadcast);
 }
 
 static void test_barrier(void **state) {
     (void)state;
-    sweep(zipcclOpBarrier);
+    sweep_moves(zipcclOpBarrier);
 }
 
 static void test_many_chunks(void **state) {
     (void)state;
     static const uint32_t rank_node[] = {0, 1, 2, 0, 1, 0};
-    static const zipcclOp_t ops[] = {zipcclOpAllGather, zipcclOpBroadcast};
+    static const zipcclOp_t ops[] = {zipcclOpAllGather, zipcclOpBroadcast, zipcclOpReduceScatter, zipcclOpAllReduce,
+                                     zipcclOpReduce};
     struct plan_topology t = {6, 3, rank_node};
     for (uint32_t window = 1; window <= 4; window++) {
         for (unsigned v = 0; v < 2 * sizeof(ops) / sizeof(ops[0]); v++) {
             struct plan_op po = {.op = ops[v / 2],
                                  .dtype = zipcclFloat8e5m2,
                                  .codec = v % 2 ? zipcclCodecTier : zipcclCodecRaw,
+                                 .arm = (zipcclArm_t)(window % zipcclNumArms),
                                  .count = (2 << 20) + 13,
                                  .root = window % 6};
             struct plan_args args = {.ops = &po, .nops = 1, .topology = &t, .chunk_bytes = 64 << 10, .window = window};
@@ -176,7 +217,9 @@ static void test_many_chunks(void **state) {
 
 static void test_groups(void **state) {
     (void)state;
-    static const zipcclOp_t ops[] = {zipcclOpAllGather, zipcclOpBroadcast, zipcclOpAllGatherv};
+    static const zipcclOp_t ops[] = {zipcclOpAllGather,     zipcclOpBroadcast,      zipcclOpAllGatherv,
+                                     zipcclOpReduceScatter, zipcclOpReduceScatterv, zipcclOpAllReduce,
+                                     zipcclOpReduce};
     uint32_t rank_node[MAX_RANKS];
     uint64_t room[6][MAX_RANKS];
     for (unsigned seed = 0; seed < 300; seed++) {
@@ -189,7 +232,7 @@ static void test_groups(void **state) {
             po[i] = (struct plan_op){.op = ops[h % (sizeof(ops) / sizeof(ops[0]))],
                                      .dtype = h % 5 ? zipcclBfloat16 : zipcclFloat32,
                                      .codec = h % 3 ? zipcclCodecTier : zipcclCodecRaw,
-                                     .arm = zipcclArmHierarchical,
+                                     .arm = (zipcclArm_t)(h / 2 % zipcclNumArms),
                                      .count = g_counts[h / 3 % 7],
                                      .root = h % nranks};
             po[i].counts = counts_for(po[i].op, po[i].count, nranks, h, room[i]);
@@ -305,10 +348,13 @@ static void test_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_gather),  cmocka_unit_test(test_all_gather_v),  cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_broadcast),   cmocka_unit_test(test_barrier),       cmocka_unit_test(test_many_chunks),
-        cmocka_unit_test(test_slot_memory), cmocka_unit_test(test_bad_arguments), cmocka_unit_test(test_chunk_count),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_all_gather),       cmocka_unit_test(test_all_gather_v),
+        cmocka_unit_test(test_groups),           cmocka_unit_test(test_reduce_scatter),
+        cmocka_unit_test(test_reduce_scatter_v), cmocka_unit_test(test_all_reduce),
+        cmocka_unit_test(test_reduce),           cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_barrier),          cmocka_unit_test(test_many_chunks),
+        cmocka_unit_test(test_slot_memory),      cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_chunk_count),      cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

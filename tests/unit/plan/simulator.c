@@ -305,12 +305,14 @@ static bool end(struct sim *s, struct pending p) {
     struct content c = {0};
     if (st->kind != PLAN_ARRIVE && !evaluate(s, p.unit, p.step, &c))
         return false;
-    if (st->kind == PLAN_SEND) {
+    if (st->kind == PLAN_SEND && u->phase[p.step] == ACTIVE) {
+        /* The receiver has it; the sender hears of that later. */
         if (st->peer != u->node && st->part != PLAN_DYNAMIC)
             s->result->sent_bytes[u->node] += bytes_of(u, st);
         s->result->messages++;
-        if (!complete(s, u->partner_unit[p.step], u->partner_step[p.step], c))
-            return false;
+        u->phase[p.step] = SENT;
+        s->active[s->nactive++] = p;
+        return complete(s, u->partner_unit[p.step], u->partner_step[p.step], c);
     }
     return complete(s, p.unit, p.step, c);
 }
@@ -331,7 +333,7 @@ static bool check_shape(struct sim *s, uint32_t unit) {
         }
         if (st->kind == PLAN_SEND && st->peer != u->node && st->part != PLAN_DYNAMIC)
             sent += bytes_of(u, st);
-        if (st->item >= p->nitems)
+        if (st->item >= p->nitems && st->kind != PLAN_ARRIVE)
             sim_fail(s, "unit %u step %u: no such item", unit, i);
         for (uint32_t k = 0; k <= st->ninputs && !s->why; k++) {
             struct plan_ref ref = k < st->ninputs ? p->inputs[st->first_input + k].ref : st->src;

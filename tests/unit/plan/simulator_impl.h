@@ -39,7 +39,7 @@ struct cell {
     bool half; /* the static part alone */
 };
 
-enum sim_phase { WAITING, READY, ACTIVE, DONE };
+enum sim_phase { WAITING, READY, ACTIVE, SENT, DONE };
 
 /* One plan: a node's, or a rank's. */
 struct unit {
