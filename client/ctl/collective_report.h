@@ -14,6 +14,8 @@ struct collective_report {
     const struct private_daemons *daemons;
     const char *data;             /* name of the values */
     struct ranks_result *results; /* of each size */
+    const char *rows;             /* name of the counts of a v operation, else NULL */
+    const char *phases;           /* of an all-to-all, where one was asked for, else NULL */
     double pingpong_us;           /* negative: not measured */
 };
 

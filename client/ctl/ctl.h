@@ -26,7 +26,7 @@ enum ctl_exit {
 #undef CTL_EXIT_ENUM
 };
 
-#define CTL_MAX_OPTIONS 16
+#define CTL_MAX_OPTIONS 32
 #define CTL_MAX_REPEATS 32
 
 struct ctl_option {

@@ -228,6 +228,8 @@ static zipcclResult_t begin(struct batch *batches, bool grouped) {
         }
     }
     for (struct batch *b = batches; b && r == zipcclSuccess; b = b->next) {
+        if (!b->comm || !b->first) /* neither can be, without an error */
+            continue;
         if (b->comm->nops > PUMP_ABOVE)
             (void)session_pump(b->comm->session);
         if (b->comm->failed != zipcclSuccess)

@@ -17,6 +17,7 @@
 #include "daemon/core/list.h"
 #include "daemon/core/server.h"
 #include "daemon/core/stats.h"
+#include "proto/spin.h"
 
 struct daemon {
     uv_loop_t loop;
@@ -31,6 +32,8 @@ struct daemon {
     char listening[112];    /* as bound */
 
     bool draining, stopping;
+    bool served; /* a client, in this turn of the loop */
+    struct spin spin;
     uint64_t drain_deadline_ns;
 
     uv_prepare_t reaper;

@@ -306,7 +306,7 @@ static bool hello(const struct fake *f, struct fake_conn *c, uint32_t id) {
         reply(c, WIRE_ERROR, id, &error.base);
         return false;
     }
-    ok.version = atomic_load(&f->mode) == FAKE_VERSION ? 99 : 1;
+    ok.version = atomic_load(&f->mode) == FAKE_VERSION ? 99 : WIRE_VERSION_MAX;
     ok.node = node;
     ok.max_buffer_bytes = 1u << 30;
     reply(c, WIRE_HELLO_REPLY, id, &ok.base);

@@ -166,7 +166,7 @@ static void test_barrier(void **state) {
 
 static void test_wrong_usage(void **state) {
     struct place *p = *state;
-    assert_int_equal(run(p, STDERR_FILENO, "--op", "all-reduce", NULL), 2);
+    assert_int_equal(run(p, STDERR_FILENO, "--op", "all-nonsense", NULL), 2);
     assert_int_equal(run(p, STDERR_FILENO, "--size", "3", NULL), 2);
     assert_int_equal(run(p, STDERR_FILENO, "--nodes", "0", NULL), 2);
     assert_int_equal(run(p, STDERR_FILENO, "--nodes", "32", "--ranks-per-node", "3", NULL), 2);

@@ -60,26 +60,55 @@ static uint32_t members_of(const struct plan_topology *t, uint32_t node) {
     return n;
 }
 
+static bool is_small(const struct plan_op *op, const struct plan_topology *t) {
+    return t->nnodes <= 8 && op->count * dtype_get(op->dtype)->bytes <= 64 << 10;
+}
+
+/* Ring: how often the parts of all ranks go from node to node. A part that starts on its owner's node makes one hop
+ * more. */
+static uint64_t ring_bytes(const struct plan_op *op, const struct plan_topology *t) {
+    uint64_t bytes = 0, esz = dtype_get(op->dtype)->bytes;
+    for (uint32_t r = 0; r < t->nranks && t->nnodes > 1; r++) {
+        bool last = true;
+        for (uint32_t q = r + 1; q < t->nranks; q++)
+            last = last && t->rank_node[q] != t->rank_node[r];
+        uint64_t count = op->counts ? op->counts[r] : op->op == zipcclOpReduce && r != op->root ? 0 : op->count;
+        bytes += count * esz * (t->nnodes - last);
+    }
+    return bytes;
+}
+
 /* Bytes between nodes: exactly those that the operation needs. */
 static void check_bytes(const struct plan_args *args, const struct sim_result *result) {
     const struct plan_op *op = args->ops;
     const struct plan_topology *t = args->topology;
-    uint64_t all = 0, total = part_of(op, t, UINT32_MAX), sum = 0, each = op->count * dtype_get(op->dtype)->bytes;
+    uint64_t all = 0, total = part_of(op, t, UINT32_MAX), each = op->count * dtype_get(op->dtype)->bytes;
+    uint64_t others = t->nnodes - 1, most = 1, least = UINT64_MAX;
     bool flat = op->arm == zipcclArmFlat, ring = op->arm == zipcclArmRing;
     for (uint32_t n = 0; n < t->nnodes; n++) {
-        uint64_t sent = result->sent_bytes[n], own = part_of(op, t, n);
+        uint64_t sent = result->sent_bytes[n], own = part_of(op, t, n), members = flat ? members_of(t, n) : 1;
         all += sent;
+        most = members > most ? members : most;
+        least = members < least ? members : least;
         if (op->op == zipcclOpAllGather || op->op == zipcclOpAllGatherv)
-            assert_int_equal(sent, own * (t->nnodes - 1));
+            assert_int_equal(sent, own * others);
         if ((op->op == zipcclOpReduceScatter || op->op == zipcclOpReduceScatterv) && !ring)
-            assert_int_equal(sent, (total - own) * (flat ? members_of(t, n) : 1));
-        sum += (total - own) * (flat ? members_of(t, n) : 1);
+            assert_int_equal(sent, (total - own) * members);
+        if (op->op == zipcclOpAllReduce && !ring && is_small(op, t))
+            assert_int_equal(sent, each * others * members);
     }
-    (void)sum;
     if (op->op == zipcclOpBroadcast)
-        assert_int_equal(all, each * (t->nnodes - 1));
+        assert_int_equal(all, each * others);
     if (op->op == zipcclOpBarrier)
         assert_int_equal(all, 0);
+    if (op->op == zipcclOpReduceScatter || op->op == zipcclOpReduceScatterv || op->op == zipcclOpReduce)
+        assert_true(!ring || all == ring_bytes(op, t));
+    /* All-reduce: the sum goes to the parts' owners, and back. Reduce: to the owners, and from them to the root, so at
+     * most once more; the small one at once. */
+    if (op->op == zipcclOpAllReduce && (ring || !is_small(op, t)))
+        assert_in_range(all, each * others * (1 + least), each * others * (1 + most));
+    if (op->op == zipcclOpReduce && !ring)
+        assert_in_range(all, each * others * least, each * (others * most + (is_small(op, t) ? 0 : 1)));
 }
 
 static void run(const struct plan_args *args, unsigned seed) {

@@ -134,6 +134,32 @@ static void check_order(struct sim *s) {
     }
 }
 
+/* Sizes first: every message of data waits for every message of sizes that this rank gets. */
+static void check_sizes(struct sim *s) {
+    for (uint32_t r = 0; r < s->nunits; r++) {
+        const struct plan *p = s->units[r].plan;
+        bool *after = calloc(p->nsteps + 1, sizeof(*after));
+        for (uint32_t first = 0; first < p->nsteps; first++) {
+            if (p->steps[first].kind != PLAN_RECV || p->steps[first].tag != UINT32_MAX)
+                continue;
+            memset(after, 0, p->nsteps);
+            after[first] = true;
+            for (uint32_t i = first; i < p->nsteps; i++) {
+                const struct plan_step *st = &p->steps[i];
+                for (uint32_t k = 0; k < st->nnext && after[i]; k++)
+                    after[p->next[st->first_next + k]] = true;
+            }
+            for (uint32_t i = 0; i < p->nsteps; i++) {
+                const struct plan_step *st = &p->steps[i];
+                bool data = (st->kind == PLAN_SEND || st->kind == PLAN_RECV) && st->tag != UINT32_MAX;
+                if (data && st->peer != s->units[r].node && !after[i])
+                    sim_fail(s, "rank %u step %u: does not wait for sizes", r, i);
+            }
+        }
+        free(after);
+    }
+}
+
 const char *simulate_exchange(const struct sim_exchange *args, const struct sim_options *options,
                               struct sim_result *result) {
     uint32_t nranks = args->topology->nranks;
@@ -156,6 +182,8 @@ const char *simulate_exchange(const struct sim_exchange *args, const struct sim_
         ok = build_unit(&s, r);
     if (ok)
         check_order(&s);
+    if (ok && args->phases == PLAN_SIZES_FIRST)
+        check_sizes(&s);
     if (ok && !s.why && sim_run(&s))
         check_results(&s);
     for (uint32_t r = 0; r < nranks; r++) {
