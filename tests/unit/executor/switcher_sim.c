@@ -30,7 +30,7 @@ void sim_init(struct sim *s, double gbits, uint32_t nodes, uint32_t ranks_per_no
     s->model.latency_ns = 25000;
     s->model.encode_bps = 1500000000;
     s->model.decode_bps = 1600000000;
-    s->random = 88172645463325256ull;
+    s->random = 88172645463325253ull;
     for (uint32_t n = 0; n < nodes; n++)
         switcher_init(&s->nodes[n], &s->model, &s->shape, SWITCH_NODE_KINDS);
 }

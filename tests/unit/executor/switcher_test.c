@@ -160,7 +160,7 @@ static void test_data_changes(void **state) {
     assert_int_equal(switcher_follow(&g_sim.nodes[0], &next, false).codec, zipcclCodecTier);
     assert_in_range(g_sim.nodes[0].model.fraction[zipcclCodecTier][zipcclBfloat16], 660, 740);
     g_sim.world.ratio[zipcclCodecTier] = g_sim.world.ratio[zipcclCodecTop7] = 1.0;
-    run(&want, 50);
+    run(&want, 150);
     assert_int_equal(kind(0)->candidates[kind(0)->chosen].codec, zipcclCodecRaw);
     assert_int_equal(switcher_follow(&g_sim.nodes[0], &next, false).codec, zipcclCodecRaw);
     assert_true(g_sim.nodes[0].model.fraction[zipcclCodecTier][zipcclBfloat16] > 900);
