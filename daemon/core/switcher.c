@@ -402,6 +402,7 @@ struct switch_choice switcher_follow(const struct switcher *s, const struct swit
     const struct switch_candidate *best = &own[switcher_predicted(own, n, true)];
     struct model_op op = switcher_model_op(want, &own[0], want->bytes);
     uint64_t wire = model_wire(&s->shape, &op);
+    zipcclOp_t leader = want->op;
     for (uint32_t i = 0; i < s->nkinds && n > 1 && !started; i++) {
         const struct switch_kind *k = &s->kinds[i];
         const struct switch_candidate *c = &k->candidates[k->chosen];
@@ -410,8 +411,12 @@ struct switch_choice switcher_follow(const struct switcher *s, const struct swit
             continue;
         least = d;
         best = c;
+        leader = k->want.op;
     }
-    return (struct switch_choice){.arm = (zipcclArm_t)best->arm, .codec = (zipcclCodec_t)best->codec};
+    return (struct switch_choice){.arm = (zipcclArm_t)best->arm,
+                                  .codec = (zipcclCodec_t)best->codec,
+                                  .follows = least != UINT32_MAX,
+                                  .leader = leader};
 }
 
 void switcher_alarm(struct switcher *s) {

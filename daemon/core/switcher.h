@@ -59,6 +59,8 @@ struct switch_choice {
     zipcclArm_t arm;
     zipcclCodec_t codec;
     uint32_t report; /* to send with it */
+    bool follows;    /* a kind of this operation: */
+    zipcclOp_t leader;
 };
 
 struct switch_candidate {
