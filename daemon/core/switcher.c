@@ -10,22 +10,23 @@
 #include "daemon/core/switcher_impl.h"
 #include "proto/op.h"
 
-#define WARM_UPS      2u
-#define LEARN_SAMPLES 4u   /* that tell the usual time of a candidate without trial */
-#define STAGES        3u   /* of a trial */
-#define SAME_PERCENT  112u /* of the best: about as good */
-#define RAW_PERCENT   101u /* of the best: raw is taken, it costs no work */
-#define SLOW_PERCENT  130u
-#define FAST_PERCENT  75u
-#define IN_A_ROW      3u
-#define DRIFT_LEAST   80u /* percent of what was measured, within which the usual time may move */
-#define DRIFT_MOST    125u
-#define DRIFT_SHARE   16u
-#define HOLD_FIRST    16u
-#define HOLD_MOST     4096u
-#define LOSER_TIMES   2u           /* measured over twice the chosen: no part in the next scheduled trial */
-#define LINK_BYTES    (256u << 10) /* an operation of less also takes time for other things than its bytes */
-#define NEAR_CLASSES  3u           /* followers look so far */
+#define WARM_UPS         2u
+#define SURPRISE_PERCENT 115u /* predicted over that of another one: measured again */
+#define LEARN_SAMPLES    4u   /* that tell the usual time of a candidate without trial */
+#define STAGES           3u   /* of a trial */
+#define SAME_PERCENT     112u /* of the best: about as good */
+#define RAW_PERCENT      101u /* of the best: raw is taken, it costs no work */
+#define SLOW_PERCENT     130u
+#define FAST_PERCENT     75u
+#define IN_A_ROW         3u
+#define DRIFT_LEAST      80u /* percent of what was measured, within which the usual time may move */
+#define DRIFT_MOST       125u
+#define DRIFT_SHARE      16u
+#define HOLD_FIRST       16u
+#define HOLD_MOST        4096u
+#define LOSER_TIMES      2u           /* measured over twice the chosen: no part in the next scheduled trial */
+#define LINK_BYTES       (256u << 10) /* an operation of less also takes time for other things than its bytes */
+#define NEAR_CLASSES     3u           /* followers look so far */
 
 void switcher_init(struct switcher *s, const struct model *model, const struct model_shape *shape, uint32_t capacity) {
     switcher_free(s);
@@ -108,6 +109,7 @@ static void start_trial(struct switch_kind *k, uint32_t warm) {
             k->tried[k->ntried++] = i;
     }
     k->in_force = 0;
+    k->again = false;
     if (k->ntried > 1) {
         k->trials++;
         start_stage(k, 0, warm);
@@ -118,13 +120,18 @@ static void start_trial(struct switch_kind *k, uint32_t warm) {
     in_force(k);
 }
 
+static struct model model_for(const struct switcher *s, const struct switch_kind *k) {
+    struct model model = s->model;
+    model.link_bps = k->link_bps > 0 ? k->link_bps : model.link_bps;
+    return model;
+}
+
 /* Candidates by what is known now; the choice stays where it is still one of them. */
 static void make_candidates(const struct switcher *s, struct switch_kind *k) {
     struct switch_candidate old[SWITCH_CANDIDATES];
     uint32_t nold = k->ncandidates, before = k->chosen;
     memcpy(old, k->candidates, sizeof old);
-    struct model model = s->model;
-    model.link_bps = k->link_bps > 0 ? k->link_bps : model.link_bps;
+    struct model model = model_for(s, k);
     k->ncandidates = switcher_candidates(&model, &s->shape, &k->want, k->candidates);
     k->chosen = switcher_predicted(k->candidates, k->ncandidates, false);
     for (uint32_t i = 0; i < k->ncandidates; i++) {
@@ -213,32 +220,70 @@ static bool same_as_before(const struct switch_kind *k, const struct switch_cand
     return false;
 }
 
-static void decide(struct switcher *s, struct switch_kind *k) {
-    uint32_t best = best_tried(k), nclose = 0;
+/* Whether the model thinks much better of a candidate than of the best: a few times may have been unlucky. */
+static bool is_surprise(const struct switch_kind *k, uint32_t best, uint32_t i) {
+    return over(k->candidates[best].predicted_ns, k->candidates[i].predicted_ns, SURPRISE_PERCENT);
+}
+
+static bool has_surprise(const struct switch_kind *k, uint32_t best) {
+    for (uint32_t i = 0; i < k->ntried; i++) {
+        if (is_surprise(k, best, k->tried[i]))
+            return true;
+    }
+    return false;
+}
+
+/* Who goes on: the best, what is close to it, and surprises. Returns how many. */
+static uint32_t keep(struct switch_kind *k, uint32_t best, bool surprises) {
     const struct switch_candidate *c = k->candidates;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < k->ntried; i++) {
+        uint32_t t = k->tried[i];
+        bool close = c[t].agreed_ns > 0 && !over(c[t].agreed_ns, c[best].agreed_ns, stages[k->stage].close);
+        if (t == best || close || (surprises && is_surprise(k, best, t)))
+            k->tried[n++] = t;
+    }
+    return n;
+}
+
+/* By the link as it is now known. */
+static void predict_again(const struct switcher *s, struct switch_kind *k) {
+    struct model model = model_for(s, k);
+    for (uint32_t i = 0; i < k->ncandidates; i++) {
+        struct model_op op = switcher_model_op(&k->want, &k->candidates[i], k->want.bytes);
+        k->candidates[i].predicted_ns = model_predict(&model, &s->shape, &op);
+    }
+}
+
+static void decide(struct switcher *s, struct switch_kind *k) {
+    uint32_t best = best_tried(k), n;
+    const struct switch_candidate *c = k->candidates;
+    k->chosen_at = k->ops + 1;
+    k->chosen = best;
+    k->decided = true;
     if (k->stage == 0) {
         for (uint32_t i = 0; i < k->ntried; i++) {
             if (c[k->tried[i]].codec == zipcclCodecRaw)
                 correct_link(s, k, &c[k->tried[i]], c[k->tried[i]].least_ns);
+        }
+        predict_again(s, k);
+        if (!k->again && has_surprise(k, best)) {
+            k->again = true;
+            k->ntried = keep(k, best, true);
+            start_stage(k, 0, 0); /* adds to the samples */
+            return;
         }
         if (k->after_alarm && same_as_before(k, &c[best]))
             double_hold(k);
         else
             k->hold = 0;
     }
-    k->chosen_at = k->ops + 1;
-    k->chosen = best;
-    k->decided = true;
-    for (uint32_t i = 0; i < k->ntried && k->stage + 1 < STAGES; i++) {
-        uint32_t t = k->tried[i];
-        if (c[t].agreed_ns > 0 && !over(c[t].agreed_ns, c[best].agreed_ns, stages[k->stage].close))
-            k->tried[nclose++] = t;
-    }
-    if (nclose < 2) {
+    n = k->stage + 1 < STAGES ? keep(k, best, false) : 0;
+    if (n < 2) {
         in_force(k);
         return;
     }
-    k->ntried = nclose;
+    k->ntried = n;
     start_stage(k, k->stage + 1, 0);
 }
 
@@ -391,23 +436,28 @@ bool switcher_choose(struct switcher *s, const struct switch_want *want, struct 
 static uint32_t distance(const struct switch_kind *k, const struct switch_want *w, uint64_t wire) {
     uint32_t a = switcher_class(k->wire), b = switcher_class(wire), apart = a > b ? a - b : b - a;
     if (!k->decided || k->want.dtype != w->dtype || k->want.codec != w->codec || k->want.arm != w->arm ||
-        op_reduces(k->want.op) != op_reduces(w->op) || k->size == SWITCH_NO_SIZE || apart > NEAR_CLASSES)
+        op_reduces(k->want.op) != op_reduces(w->op) || apart > NEAR_CLASSES)
         return UINT32_MAX;
+    if (w->any_size || k->want.any_size)
+        return w->any_size && k->want.any_size ? 0 : UINT32_MAX;
     return 2 * apart + (k->want.op != w->op);
 }
 
 struct switch_choice switcher_follow(const struct switcher *s, const struct switch_want *want, bool started) {
     struct switch_candidate own[SWITCH_CANDIDATES];
-    uint32_t n = switcher_candidates(started ? &s->start : &s->model, &s->shape, want, own), least = UINT32_MAX;
+    struct switch_want w = *want;
+    if (w.any_size) /* sizes differ by rank, the choice may not */
+        w.bytes = SWITCH_ANY_BYTES;
+    uint32_t n = switcher_candidates(started ? &s->start : &s->model, &s->shape, &w, own), least = UINT32_MAX;
     const struct switch_candidate *best = &own[switcher_predicted(own, n, true)];
-    struct model_op op = switcher_model_op(want, &own[0], want->bytes);
+    struct model_op op = switcher_model_op(&w, &own[0], w.bytes);
     uint64_t wire = model_wire(&s->shape, &op);
-    zipcclOp_t leader = want->op;
+    zipcclOp_t leader = w.op;
     for (uint32_t i = 0; i < s->nkinds && n > 1 && !started; i++) {
         const struct switch_kind *k = &s->kinds[i];
         const struct switch_candidate *c = &k->candidates[k->chosen];
-        uint32_t d = distance(k, want, wire);
-        if (d >= least || (c->arm == zipcclArmFlat && !want->flat))
+        uint32_t d = distance(k, &w, wire);
+        if (d >= least || (c->arm == zipcclArmFlat && !w.flat))
             continue;
         least = d;
         best = c;

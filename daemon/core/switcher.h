@@ -90,7 +90,7 @@ struct switch_kind {
     uint32_t stage, step, warm, total; /* of a trial: the first `warm` do not count; after `total` one more brings the
                                         * last report */
     uint32_t tried[SWITCH_CANDIDATES], ntried;
-    bool after_alarm;
+    bool after_alarm, again;          /* the first stage is repeated */
     uint8_t before_arm, before_codec; /* chosen before the trial */
 
     uint64_t ops, chosen_at; /* operations; the one from which the choice is in force */
