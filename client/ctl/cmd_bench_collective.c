@@ -144,6 +144,12 @@ static enum ctl_exit read_exchange(struct bench *b) {
         return ctl_usage(args, "--rows is of all-to-all-v, all-gather-v and reduce-scatter-v");
     if (ctl_has(args, "imbalance") && !units_parse_number(ctl_get(args, "imbalance"), 0, MAX_LATE, &p->imbalance))
         return ctl_usage(args, "--imbalance takes 0 to %d times the operation's time", MAX_LATE);
+    if (ctl_has(args, "peer") && strcmp(ctl_get(args, "peer"), "openmpi") != 0)
+        return ctl_usage(args, "no peer \"%s\"; openmpi", ctl_get(args, "peer"));
+    if (ctl_has(args, "peer") && op_reduces(p->op) && p->redop != zipcclSum)
+        return ctl_usage(args, "--peer openmpi does sums");
+    if (ctl_has(args, "peer") && !peer_mpi_can(p->op, p->dtype))
+        return ctl_usage(args, "--peer openmpi sums bf16, fp32, fp64, int32, int64 and uint8");
     if (has_rows(p->op) && !rows_load(ctl_get(args, "rows"), &b->rows, why))
         return ctl_fail(args, CTL_FAILED, "%s", why);
     p->rows = has_rows(p->op) ? &b->rows : NULL;
@@ -232,7 +238,18 @@ static enum ctl_exit run_ranks(const struct bench *b, struct private_daemons *da
     return rc;
 }
 
-static enum ctl_exit run_all(const struct bench *b, struct collective_report *report, struct private_daemons *daemons) {
+/* After the daemons have ended: each has the machine to itself. */
+static enum ctl_exit run_peer(const struct bench *b, struct collective_report *report, struct peer_mpi *peer) {
+    char why[PEER_WHY] = "";
+    const char *rows = b->plan.rows ? ctl_get(b->args, "rows") : NULL;
+    bool ok = peer_mpi_run(&b->plan, report->results, rows, report->daemons->link_rate_bits, must_stop, peer, why);
+    if (ok)
+        report->peer = peer;
+    return ok ? CTL_OK : must_stop() ? stopped(b) : ctl_fail(b->args, CTL_FAILED, "%s", why);
+}
+
+static enum ctl_exit run_all(const struct bench *b, struct collective_report *report, struct private_daemons *daemons,
+                             struct peer_mpi *peer) {
     char why[PRIVATE_WHY] = "";
     enum ctl_exit rc = CTL_OK;
     if (!private_daemons_start(daemons, b->plan.nodes, b->rate, b->settings, b->nsettings, must_stop, why))
@@ -245,17 +262,19 @@ static enum ctl_exit run_all(const struct bench *b, struct collective_report *re
         private_daemons_print_logs(daemons, stderr);
     if (!private_daemons_stop(daemons, why) && rc == CTL_OK)
         rc = ctl_fail(b->args, CTL_FAILED, "%s", why);
+    if (rc == CTL_OK && ctl_has(b->args, "peer"))
+        rc = run_peer(b, report, peer);
     return rc;
 }
 
 static enum ctl_exit run_guarded(const struct bench *b, struct collective_report *report,
-                                 struct private_daemons *daemons) {
+                                 struct private_daemons *daemons, struct peer_mpi *peer) {
     struct sigaction old[NUM_SIGNALS], act = {.sa_handler = catch_signal};
     caught = 0;
     deadline_ns = units_now_ns() + (uint64_t)(b->seconds * 1e9);
     for (size_t i = 0; i < NUM_SIGNALS; i++)
         (void)sigaction(ending_signals[i], &act, &old[i]);
-    enum ctl_exit rc = run_all(b, report, daemons);
+    enum ctl_exit rc = run_all(b, report, daemons, peer);
     for (size_t i = 0; i < NUM_SIGNALS; i++)
         (void)sigaction(ending_signals[i], &old[i], NULL);
     return rc;
@@ -264,6 +283,7 @@ static enum ctl_exit run_guarded(const struct bench *b, struct collective_report
 enum ctl_exit ctl_bench_collective(const struct ctl_args *args) {
     struct bench b = {.args = args};
     struct private_daemons *daemons = calloc(1, sizeof *daemons);
+    struct peer_mpi peer = {0};
     struct collective_report report = {.plan = &b.plan, .daemons = daemons, .data = "gauss", .pingpong_us = -1};
     enum ctl_exit rc = daemons ? read_counts(&b) : ctl_fail(args, CTL_FAILED, "out of memory");
     if (rc == CTL_OK)
@@ -288,7 +308,7 @@ enum ctl_exit ctl_bench_collective(const struct ctl_args *args) {
         rc = ctl_fail(args, CTL_FAILED, "out of memory");
         goto out;
     }
-    rc = run_guarded(&b, &report, daemons);
+    rc = run_guarded(&b, &report, daemons, &peer);
     if (caught) /* all is tidy: end as the signal would have it */
         (void)raise(caught);
     if (rc != CTL_OK)
@@ -307,5 +327,6 @@ out:
     free(daemons);
     tensor_list_free(&b.list);
     rows_free(&b.rows);
+    peer_mpi_free(&peer);
     return rc;
 }

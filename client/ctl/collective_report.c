@@ -133,6 +133,47 @@ static void print_arm(const struct collective_report *r, struct table *t, size_t
     table_cell(t, "%s", bits_names[r->results[size].bits]);
 }
 
+/* OpenMPI's row; computed: the time that a capped link would leave it. */
+static void print_peer(const struct collective_report *r, struct table *t, size_t size, bool computed) {
+    const struct peer_result *p = &r->peer->results[size];
+    struct layout l = ranks_layout(r->plan, size);
+    double us = computed ? p->computed_us : p->p50_us, link_us = on_link_us(r, layout_must_send(&l));
+    double alg = layout_alg_bytes(&l) / us * 1e6;
+    char text[UNITS_TEXT];
+    table_cell(t, "%s", r->plan->op == zipcclOpBarrier ? "-" : units_bytes(text, l.bytes));
+    table_cell(t, computed ? "openmpi, computed" : "openmpi");
+    table_cell(t, "-");
+    table_cell(t, "%u", p->rounds);
+    table_cell(t, "%s", units_seconds(text, us / 1e6));
+    table_cell(t, "%s", computed ? "-" : units_seconds(text, p->p99_us / 1e6));
+    table_cell(t, "%.3f", alg / 1e9);
+    table_cell(t, "%.3f", alg * layout_bus_factor(&l) / 1e9);
+    table_cell(t, "-");
+    table_cell(t, "-");
+    table_cell(t, "%.2fx", work_out(r, size, RANKS_RAW).p50_us / us);
+    if (link_us > 0 && (computed || r->peer->link == PEER_SHAPED)) {
+        table_cell(t, "%s", units_seconds(text, link_us / 1e6));
+        table_cell(t, "%.3f", us / link_us);
+    } else {
+        table_cell(t, "-");
+        table_cell(t, "-");
+    }
+    table_cell(t, "-");
+}
+
+static json_t *peer_json(const struct collective_report *r, size_t size) {
+    const struct peer_result *p = &r->peer->results[size];
+    struct layout l = ranks_layout(r->plan, size);
+    double us = p->computed_us > 0 ? p->computed_us : p->p50_us, alg = layout_alg_bytes(&l) / p->p50_us * 1e6;
+    struct figures best = work_out(r, size, r->plan->arms - 1);
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s}", "p50_us", output_real(p->p50_us), "p99_us",
+                     output_real(p->p99_us), "min_us", output_real(p->least_us), "alg_gbps", output_real(alg / 1e9),
+                     "bus_gbps", output_real(alg * layout_bus_factor(&l) / 1e9), "computed_us",
+                     p->computed_us > 0 ? output_real(p->computed_us) : json_null(), "zipped_is_faster_by",
+                     output_real(us / best.p50_us), "algorithm", r->peer->algorithm, "method",
+                     peer_mpi_method(r->peer));
+}
+
 /* Times of one arm with the last rank late. cost: what the lateness added beyond itself. */
 struct lateness {
     double even_us, by_us, total_us, after_us, cost_us;
@@ -184,11 +225,21 @@ void collective_report_print(const struct collective_report *r) {
     print_head(r);
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         table_cell(t, "%s", head[i]);
-    for (size_t i = 0; i < r->plan->nsizes; i++)
+    for (size_t i = 0; i < r->plan->nsizes; i++) {
         for (unsigned arm = 0; arm < r->plan->arms; arm++)
             print_arm(r, t, i, arm);
+        if (r->peer)
+            print_peer(r, t, i, false);
+        if (r->peer && r->peer->results[i].computed_us > 0)
+            print_peer(r, t, i, true);
+    }
     table_print(t, stdout, 0);
     table_free(t);
+    if (r->peer)
+        printf("\nopenmpi: %s; algorithm: %s\n", peer_mpi_method(r->peer), r->peer->algorithm);
+    if (r->peer && r->peer->results[0].computed_us > 0)
+        printf("openmpi, computed: not measured; the greater of its time above and of what the capped link needs for "
+               "its bytes\n");
     if (r->plan->imbalance > 0)
         print_lateness(r);
     if (r->pingpong_us >= 0)
@@ -232,6 +283,8 @@ static void add_size(const struct collective_report *r, size_t size, json_t *to)
     (void)json_object_set_new(to, "rounds", json_integer(r->results[size].rounds));
     (void)json_object_set_new(to, "raw", arm_json(r, size, RANKS_RAW));
     (void)json_object_set_new(to, "zipped", zips ? arm_json(r, size, RANKS_ZIPPED) : json_null());
+    if (r->peer)
+        (void)json_object_set_new(to, "openmpi", peer_json(r, size));
     (void)json_object_set_new(to, "speedup", zips ? output_real(raw.p50_us / last.p50_us) : json_null());
     (void)json_object_set_new(to, "exact", json_boolean(r->results[size].bits == RANKS_EQUAL));
     (void)json_object_set_new(to, "bits", json_string(bits_names[r->results[size].bits]));

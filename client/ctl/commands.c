@@ -54,10 +54,42 @@ static const struct ctl_option bench_collective_options[] = {
     {"rows", "FILE", NULL, "of v operations: rows per expert, JSON or a list a line; else a training step's", false},
     {"phases", "PHASES", NULL, "of all-to-all: stream, two (static parts first) or sizes (all sizes first)", false},
     {"imbalance", "F", NULL, "measure also with the last rank late by F times the operation's time", false},
+    {"peer", "PEER", NULL, "openmpi: the same through OpenMPI, after it, for as many rounds", false},
     {"iters", "N", NULL, "timed rounds; else as many as fit 2 s, 5 to 2000", false},
     {"warmup", "N", NULL, "rounds before them; else by size", false},
     {"set", "KEY=VALUE", NULL, "a key of the daemons' configuration", true},
     {"timeout", "SECONDS", "300", "give up after this long", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct ctl_option simulate_options[] = {
+    {"op", "OP", "reduce-scatter", "operation", false},
+    {"nodes", "N", "16", "nodes", false},
+    {"ranks-per-node", "N", "8", "ranks of each", false},
+    {"size", "SIZE", "256MiB", "bytes of values in a send buffer: what each rank gives, or the root", false},
+    {"dtype", "TYPE", "bf16", "type of the values", false},
+    {"arm", "ARM", "all", "of what reduces: ring, flat or hierarchical alone", false},
+    {"codec", "CODEC", "all", "tier or top7 beside raw, or raw alone", false},
+    {"root", "RANK", "0", "of broadcast, reduce, gather, scatter", false},
+    {"link-gbps", "GBIT", "400", "of each node to the others, each way, Gbit/s as all rates here", false},
+    {"intra-gbps", "GBIT", "3600", "copies and reductions inside a node, of one worker", false},
+    {"reduce-gbps", "GBIT", NULL, "reductions; else as --intra-gbps", false},
+    {"codec-gbps", "ENC[/DEC]", "2400/4000", "encode and decode, in values, of one worker", false},
+    {"encode-gbps", "GBIT", NULL, "encode alone", false},
+    {"decode-gbps", "GBIT", NULL, "decode alone", false},
+    {"ratio", "[TOP7/]TIER", NULL, "bytes of values / coded bytes; else those of Gaussian values", false},
+    {"workers", "N", NULL, "steps of work at once on a node; else as many as ranks", false},
+    {"latency-us", "US", "5", "L: from node to node", false},
+    {"overhead-us", "US", "1", "o: of the daemon's loop, for each send and each receive", false},
+    {"gap-us", "US", "0.2", "g: between messages on a link", false},
+    {"step-us", "US", "3", "of each step of work: queues, a kernel's launch", false},
+    {"chunk", "SIZE", "4MiB", "chunk_bytes of the daemons", false},
+    {"window", "N", "4", "window of the daemons", false},
+    {"phases", "PHASES", "stream", "of exchanges: stream, two or sizes-first", false},
+    {"imbalance", "TIME", NULL, "ranks arrive within this time, as 5ms, each at a time of its own", false},
+    {"late", "RANK=TIME", NULL, "this rank arrives so late", true},
+    {"plot", "FILE.svg", NULL, "draw speed-up against size and ranks", false},
     OPTION_JSON,
     OPTION_END,
 };
@@ -110,8 +142,29 @@ const struct ctl_command ctl_commands[] = {
      "to ranks in order, and --size is what a rank gives (all-gather-v: on average). In send, rank r sends to r + "
      "n/2.\n"
      "With --imbalance, a second table: total, from the first call; after last call, from the late rank's call.\n"
+     "--peer openmpi (wants openmpi-bin, and libopenmpi-dev when zipccl is built) forces OpenMPI's ring where it has "
+     "one.\n"
+     "As root its nodes are network namespaces, with --link-rate shaped to the same payload a second; else the "
+     "comparison\n"
+     "under --link-rate is computed from its bytes, and marked so. BF16 sums are a user's operation there.\n"
      "With --nodes 1 the run also measures a bare round trip between two processes over a Unix socket.\n"
      "zipccld is looked for beside zipcclctl and in ../sbin, then in $ZIPCCLD, then in PATH.",
      bench_collective_options, ctl_bench_collective},
+    {"simulate", NULL, false, "An operation on a cluster of any size: its plans, under a cost model.",
+     "Runs the plans of all nodes under LogGP with links that are shared, and compares arms and codecs. Speed-up is\n"
+     "over the fastest raw arm. A plan that deadlocks or has a send without a receive is named: node, step, peer, "
+     "tag.\n\n"
+     "  --size     of each rank: all-gather its share, reduce-scatter and all-to-all its whole input, which is "
+     "rounded\n"
+     "             down to whole shares; of the root: broadcast, scatter.\n"
+     "  a node sends  the node that sends most; between, inside nodes: all bytes over links and over copies.\n"
+     "  link, workers: how busy those of the busiest node are.\n\n"
+     "Over 2 million steps, one node is simulated for all where their plans are alike turned round the circle of "
+     "nodes\n"
+     "(all-gather, reduce-scatter, all-reduce, all-to-all; not with a root, --late or --imbalance): so 8192 ranks "
+     "fit.\n"
+     "Else some 110 million steps can be held, in 4 GiB. What is larger is refused.\n"
+     "The network between the links is taken to be without limit, and nothing to vary.",
+     simulate_options, ctl_simulate},
     {NULL, NULL, false, NULL, NULL, NULL, NULL},
 };

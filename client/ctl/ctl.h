@@ -84,5 +84,6 @@ enum ctl_exit ctl_stats(const struct ctl_args *args);
 enum ctl_exit ctl_analyze(const struct ctl_args *args);
 enum ctl_exit ctl_bench_codec(const struct ctl_args *args);
 enum ctl_exit ctl_bench_collective(const struct ctl_args *args);
+enum ctl_exit ctl_simulate(const struct ctl_args *args);
 
 #endif

@@ -102,15 +102,16 @@ static struct task *make(zipcclRedOp_t op, zipcclDataType_t dtype, size_t count,
     t->n = n;
     t->dst = guarded(t->bytes, 1);
     const unsigned groups = below(3);
+    const bool codable = codec_supports(zipcclCodecTier, dtype);
     for (unsigned k = 0; k < n; k++) {
         t->values[k] = guarded(t->bytes, 1);
-        fill(t->values[k], dtype, count, (enum input)below(NUM_INPUTS), below(1000));
+        fill(t->values[k], dtype, count, codable ? (enum input)below(NUM_INPUTS) : IN_RANDOM, below(1000));
         t->in[k] = (struct device_input){.scaled = op == zipcclPreMulSum && below(2),
                                          .ends_group = groups == 1 ? below(2) : groups == 2,
                                          .round_group = below(2),
                                          .src = t->values[k]};
-        fill((uint8_t *)&t->in[k].scalar, dtype, 1, IN_NARROW, below(1000));
-        if (codec_supports(zipcclCodecTier, dtype) && below(8) < coded_in_8)
+        fill((uint8_t *)&t->in[k].scalar, dtype, 1, codable ? IN_NARROW : IN_RANDOM, below(1000));
+        if (codable && below(8) < coded_in_8)
             code(t, k, below(2) ? zipcclCodecTier : zipcclCodecTop7);
     }
     t->job = (struct device_job){.work = DEVICE_REDUCE,
