@@ -110,9 +110,26 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
     return true;
 }
 
+const struct comm_pending *comm_exchange_unmet(const struct comm_member *m) {
+    for (uint32_t i = 0; i < m->unit && m->waits_exchange; i++) {
+        const struct comm_pending *p = comm_unit_request(m, i);
+        zipcclOp_t op = (zipcclOp_t)p->request.op;
+        if (op_exchanges(op) && !op_is_pairwise(op) && p->number > m->comm->left_after)
+            return p;
+    }
+    return NULL;
+}
+
 bool comm_exchange_start(struct comm_member *m) {
     struct comm *c = m->comm;
-    const struct comm_pending *first = first_exchange(m);
+    const struct comm_pending *first = first_exchange(m), *unmet = comm_exchange_unmet(m);
+    char who[120];
+    if (unmet != NULL) {
+        comm_describe_rank(c, c->left_rank, who, sizeof who);
+        comm_fail(c, NULL, zipcclInvalidUsage, "rank %u called %s #%" PRIu64 ", but %s has left the communicator",
+                  m->rank, op_name(unmet->request.op), unmet->number, who);
+        return false;
+    }
     struct exec_args args = {
         .rank = m->rank, .phases = c->phases, .seq = first->number, .done = exchange_done, .arg = m};
     zipcclResult_t rc = zipcclOutOfMemory;
