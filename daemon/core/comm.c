@@ -323,6 +323,7 @@ static void comm_member_free(struct comm_member *m) {
     free(m->leases);
     free(m->transfers);
     free(m->numbers);
+    free(m->calls);
     free(m->buffers);
     free(m->sent);
     free(m->received);

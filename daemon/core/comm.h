@@ -88,7 +88,7 @@ struct comm_member {
     struct buffer **leases;                   /* of the unit; they outlive a failure until it is done */
     uint32_t nleases, leases_capacity;
     struct plan_transfer *transfers; /* scratch */
-    uint32_t *numbers;               /* of the transfers */
+    uint32_t *numbers, *calls;       /* of the transfers */
     uint32_t transfers_capacity;
     struct exec_buffers *buffers; /* scratch */
     uint32_t buffers_capacity;

@@ -74,13 +74,14 @@ static struct plan_call call_of(const struct comm *c, const struct comm_pending 
 
 static bool has_room(struct comm_member *m, uint32_t ntransfers, uint32_t nbuffers) {
     struct comm *c = m->comm;
-    uint32_t capacity = m->transfers_capacity;
+    uint32_t capacity = m->transfers_capacity, again = m->transfers_capacity;
     if (m->sent == NULL) {
         m->sent = calloc(c->nranks, sizeof *m->sent);
         m->received = calloc(c->nranks, sizeof *m->received);
     }
     return m->sent != NULL && m->received != NULL &&
            comm_grow((void **)&m->numbers, &capacity, ntransfers, sizeof *m->numbers) &&
+           comm_grow((void **)&m->calls, &again, ntransfers, sizeof *m->calls) &&
            comm_grow((void **)&m->transfers, &m->transfers_capacity, ntransfers, sizeof *m->transfers) &&
            comm_grow((void **)&m->buffers, &m->buffers_capacity, nbuffers, sizeof *m->buffers);
 }
@@ -93,7 +94,8 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
         const struct comm_pending *p = comm_unit_request(m, i);
         if (!op_exchanges((zipcclOp_t)p->request.op))
             continue;
-        uint32_t most = op_is_pairwise((zipcclOp_t)p->request.op) ? 1 : 2 * c->nranks;
+        bool pairwise = op_is_pairwise((zipcclOp_t)p->request.op);
+        uint32_t most = pairwise ? 1 : 2 * c->nranks;
         if (!has_room(m, *ntransfers + most, *nbuffers + 1))
             return false;
         struct plan_call call = call_of(c, p);
@@ -103,6 +105,7 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
             t[k].codec = choose(c, m, &p->request, &t[k]);
             m->exchange_codec = t[k].codec > m->exchange_codec ? t[k].codec : m->exchange_codec;
             m->numbers[*ntransfers + k] = t[k].send ? m->sent[t[k].peer]++ : m->received[t[k].peer]++;
+            m->calls[*ntransfers + k] = pairwise ? 0 : (uint32_t)p->number;
         }
         m->buffers[(*nbuffers)++] = (struct exec_buffers){p->send, p->recv, 0};
         *ntransfers += n;
@@ -136,6 +139,7 @@ bool comm_exchange_start(struct comm_member *m) {
     if (list_transfers(m, &args.ntransfers, &args.nbuffers)) {
         args.transfers = m->transfers;
         args.numbers = m->numbers;
+        args.calls = m->calls;
         rc = exec_op_start(c->exec, &args, &m->exchange);
     }
     if (rc != zipcclSuccess) {

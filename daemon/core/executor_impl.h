@@ -68,7 +68,7 @@ struct exec_entry {
 struct exec_item {
     uint8_t op, dtype, redop, arm; /* send and receive are both "send" */
     uint8_t codec;
-    uint32_t root;
+    uint32_t root; /* exchange: the collective that it is part of */
     uint32_t seq, channel;
     uint64_t op_count; /* v operations: a hash of the counts */
     size_t value_bytes;
