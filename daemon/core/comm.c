@@ -412,8 +412,8 @@ void comm_tick(struct daemon *d, uint64_t now_ns) {
                       seconds, d->config.node_name, comm_names_end(&nodes));
         else
             comm_fail(c, NULL, zipcclTimeout,
-                      "%s timed out after %g s: it waits for other ranks, which have not called it or differ in it", what,
-                      seconds);
+                      "%s timed out after %g s: it waits for other ranks, which have not called it or differ in it",
+                      what, seconds);
     }
 }
 

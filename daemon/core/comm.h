@@ -75,7 +75,7 @@ struct comm_member {
     uint64_t called;   /* collectives that it has called */
     struct comm_pending *queue;
     uint32_t head, count, capacity;
-    bool group_open; /* the last request of the queue says that more of its group follows */
+    bool group_open;                   /* the last request of the queue says that more of its group follows */
     uint32_t group, group_collectives; /* requests of that group so far, those that do not exchange */
 
     /* the unit under way */

@@ -76,10 +76,9 @@ static void draw_reduction(uint64_t *state, const struct any_world *w, struct an
 }
 
 struct any_op any_draw(uint64_t *state, const struct any_world *w, size_t bytes, uint64_t seq) {
-    static const zipcclOp_t ops[] = {zipcclOpAllGather,  zipcclOpBroadcast, zipcclOpReduceScatter,
-                                     zipcclOpAllReduce,  zipcclOpReduce,    zipcclOpAllToAll,
-                                     zipcclOpAllToAllv,  zipcclOpGather,    zipcclOpScatter,
-                                     zipcclOpAllGatherv, zipcclOpReduceScatterv};
+    static const zipcclOp_t ops[] = {zipcclOpAllGather, zipcclOpBroadcast,  zipcclOpReduceScatter, zipcclOpAllReduce,
+                                     zipcclOpReduce,    zipcclOpAllToAll,   zipcclOpAllToAllv,     zipcclOpGather,
+                                     zipcclOpScatter,   zipcclOpAllGatherv, zipcclOpReduceScatterv};
     static const zipcclCodec_t codecs[] = {zipcclCodecRaw, zipcclCodecTop7, zipcclCodecTier, zipcclCodecAuto};
     static const size_t counts[] = {0, 1, 2, 3, 7, 63, 511, 512, 513, 4097};
     struct any_op a = {.op = ops[any_random(state) % (sizeof(ops) / sizeof(ops[0]))],
@@ -368,8 +367,7 @@ static void check_result(const struct any_world *w, const struct any_op *a, cons
         check_part(w, a, 0, a->root, x.own, a->count, got);
         break;
     case zipcclOpRecv: { /* the sender's piece of the pool */
-        same(w, a, got, pool_piece(a->root, a->seq, a->count * dtype_size(a->dtype)),
-             a->count * dtype_size(a->dtype));
+        same(w, a, got, pool_piece(a->root, a->seq, a->count * dtype_size(a->dtype)), a->count * dtype_size(a->dtype));
         break;
     }
     default: /* gathers */

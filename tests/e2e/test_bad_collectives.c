@@ -150,8 +150,8 @@ CALL(other_root_scatter) {
 CALL(longer_group) {
     E2E_OK(NULL, zipcclGroupStart());
     for (size_t i = 0; i < (c->odd ? 3 : 2); i++)
-        E2E_OK(c->comm, zipcclAllReduce(c->send + i * 4096, c->recv + i * 4096, 1000, zipcclFloat32, zipcclSum, c->comm,
-                                        NULL));
+        E2E_OK(c->comm,
+               zipcclAllReduce(c->send + i * 4096, c->recv + i * 4096, 1000, zipcclFloat32, zipcclSum, c->comm, NULL));
     return zipcclGroupEnd();
 }
 CALL(other_message) {
