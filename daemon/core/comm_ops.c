@@ -189,6 +189,8 @@ void comm_unit_step(struct comm_member *m) {
 
 /* How many requests the unit at the head has; 0: it is not complete yet. */
 static uint32_t unit_size(const struct comm_member *m) {
+    if (m->group_open && m->group == m->count)
+        return 0; /* without a look at each, whenever another one comes */
     for (uint32_t i = 0; i < m->count; i++) {
         if (!(comm_unit_request(m, i)->request.flags & WIRE_GROUP_MORE))
             return i + 1;

@@ -11,6 +11,7 @@
 
 #define EXEC_NO_STEP    UINT32_MAX
 #define EXEC_TEXT_BYTES 256
+#define EXEC_BUCKETS    256u
 
 /* A coded chunk in scratch memory. */
 struct exec_slot {
@@ -87,7 +88,8 @@ struct exec_comm {
     uint32_t nentries;
     bool aborted;
     struct exec_probe *probe;
-    struct exec_work *local; /* sends and receives between local ranks that wait for their other side */
+    struct exec_work *local[EXEC_BUCKETS]; /* sends and receives between local ranks that wait for their other side */
+    uint32_t nlocal_waiting;
 };
 
 struct exec_op {

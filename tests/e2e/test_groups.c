@@ -231,6 +231,45 @@ static void case_largest_groups(struct e2e *e) {
 }
 E2E_CASE(largest_groups, 60)
 
+/* ---- counts that never come again ---- */
+
+/* An all-to-all-v whose counts are new each time, as those of a mixture of experts are. */
+static void counts_rank(struct e2e_rank *r) {
+    struct any_world w;
+    struct any_buffers b;
+    const char *const *args = r->args;
+    any_world_set(&w, args[0], r->rank, e2e_comm(r));
+    any_buffers_new(&b, MEMORY_ZIPCCL, MEMORY_ZIPCCL, BYTES);
+    for (uint64_t i = 0; i < (args[1] ? 600 : 60); i++) {
+        struct any_op a = {.op = zipcclOpAllToAllv,
+                           .dtype = zipcclBfloat16,
+                           .codec = i % 3 ? zipcclCodecAuto : zipcclCodecTier,
+                           .arm = zipcclArmAuto,
+                           .count = 200 + i * 7,
+                           .gaps = i % 2,
+                           .seq = i};
+        E2E_OK(w.comm, any_issue(&w, NULL, &a, &b));
+        if (i % 16 == 0)
+            any_check(&w, &a, &b);
+    }
+    any_buffers_free(&b);
+    E2E_OK(NULL, zipcclCommDestroy(w.comm));
+}
+
+/* The daemon keeps but a few of their plans. */
+static void case_counts_of_experts(struct e2e *e) {
+    const char *few[] = {"001122", NULL}, *many[] = {"001122", "many"};
+    pool();
+    e2e_daemons(e, 3);
+    e2e_ranks(e, few[0], counts_rank, few, 40);
+    uint64_t before = e2e_proc_kb(e->daemons[0].pid, "VmHWM");
+    e2e_ranks(e, many[0], counts_rank, many, 40);
+    uint64_t after = e2e_proc_kb(e->daemons[0].pid, "VmHWM");
+    E2E_CHECK(E2E_SANITIZED || after < before + 8192, "%llu KiB after a few, %llu KiB after many",
+              (unsigned long long)before, (unsigned long long)after);
+}
+E2E_CASE(counts_of_experts, 90)
+
 /* ---- split ---- */
 
 static struct any_world child_of(const struct any_world *parent, zipcclComm_t comm, const int *members, int n) {
@@ -322,6 +361,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_all_pairs),
         cmocka_unit_test(test_largest_groups),
+        cmocka_unit_test(test_counts_of_experts),
         cmocka_unit_test(test_split),
     };
     if (argc > 1)
