@@ -8,8 +8,8 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION_MIN 1u
-#define WIRE_VERSION_MAX 1u
+#define WIRE_VERSION_MIN 2u
+#define WIRE_VERSION_MAX 2u
 
 /* Feature bits of the hello; both sides use what both have. */
 #define WIRE_FEATURE_VERIFY (1u << 0)

@@ -22,12 +22,17 @@
 #define POLL_US     10000
 #define MAX_SIZE    (16ull << 30)
 #define MAX_SECONDS 86400
+#define MAX_LATE    100
 #define PINGPONG_AT 1 /* nodes: with more, the link between them counts */
 
 struct bench {
     const struct ctl_args *args;
     struct ranks_plan plan;
     struct tensor_list list;
+    struct rows rows;
+    const char *settings[CTL_MAX_REPEATS + 1]; /* of the daemons */
+    size_t nsettings;
+    char phases[64];
     char rate[32];
     double seconds;
 };
@@ -75,13 +80,22 @@ static enum ctl_exit read_counts(struct bench *b) {
     return CTL_OK;
 }
 
+static enum ctl_exit no_operation(const struct ctl_args *args) {
+    char known[512] = "";
+    for (unsigned op = 0; op < zipcclNumOps; op++) {
+        size_t used = strlen(known);
+        (void)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", op_name(op));
+    }
+    return ctl_usage(args, "no operation \"%s\"; one of %s", ctl_get(args, "op"), known);
+}
+
 static enum ctl_exit read_choices(struct bench *b) {
     const struct ctl_args *args = b->args;
     struct ranks_plan *p = &b->plan;
     const char *codec = ctl_get(args, "codec"), *rate = ctl_get(args, "link-rate");
     uint64_t bits;
     if (!op_from_name(ctl_get(args, "op"), &p->op))
-        return ctl_usage(args, "no operation \"%s\"; all-gather, broadcast or barrier", ctl_get(args, "op"));
+        return no_operation(args);
     p->arms = p->op == zipcclOpBarrier ? 1 : RANKS_ARMS;
     p->codec = zipcclCodecAuto;
     if (strcmp(codec, "auto") != 0 && (!codec_from_name(codec, &p->codec) || p->codec >= zipcclNumCodecs))
@@ -89,10 +103,70 @@ static enum ctl_exit read_choices(struct bench *b) {
     if (!units_parse_rate(rate, &bits))
         return ctl_usage(args, "--link-rate wants a rate as 1gbit, or none, got \"%s\"", rate);
     (void)snprintf(b->rate, sizeof b->rate, "%llu", (unsigned long long)bits);
+    return CTL_OK;
+}
+
+/* Of reductions. */
+static enum ctl_exit read_reduction(struct bench *b) {
+    const struct ctl_args *args = b->args;
+    struct ranks_plan *p = &b->plan;
+    p->redop = zipcclSum;
+    p->way = zipcclArmAuto;
+    if ((ctl_has(args, "redop") || ctl_has(args, "arm")) && !op_reduces(p->op))
+        return ctl_usage(args, "--redop and --arm are of operations that reduce; %s does not",
+                         op_name((unsigned)p->op));
+    if (!redop_from_name(ctl_get(args, "redop"), &p->redop))
+        return ctl_usage(args, "no reduction \"%s\"; sum, prod, max, min, avg or premulsum", ctl_get(args, "redop"));
+    if (!arm_from_name(ctl_get(args, "arm"), &p->way))
+        return ctl_usage(args, "no arm \"%s\"; auto, ring, flat or hierarchical", ctl_get(args, "arm"));
+    return CTL_OK;
+}
+
+static bool has_rows(zipcclOp_t op) {
+    return op == zipcclOpAllToAllv || op == zipcclOpAllGatherv || op == zipcclOpReduceScatterv;
+}
+
+/* Of exchanges, and what is late. */
+static enum ctl_exit read_exchange(struct bench *b) {
+    static const char *const phases[] = {"stream", "two", "sizes"};
+    const struct ctl_args *args = b->args;
+    struct ranks_plan *p = &b->plan;
+    const char *wanted = ctl_get(args, "phases");
+    char why[ROWS_WHY];
+    bool known = false;
+    if (wanted && p->op != zipcclOpAllToAll && p->op != zipcclOpAllToAllv)
+        return ctl_usage(args, "--phases is of all-to-all and all-to-all-v");
+    for (size_t i = 0; wanted && i < sizeof phases / sizeof *phases; i++)
+        known = known || !strcmp(wanted, phases[i]);
+    if (wanted && !known)
+        return ctl_usage(args, "no phases \"%s\"; stream, two or sizes", wanted);
+    if (ctl_has(args, "rows") && !has_rows(p->op))
+        return ctl_usage(args, "--rows is of all-to-all-v, all-gather-v and reduce-scatter-v");
+    if (ctl_has(args, "imbalance") && !units_parse_number(ctl_get(args, "imbalance"), 0, MAX_LATE, &p->imbalance))
+        return ctl_usage(args, "--imbalance takes 0 to %d times the operation's time", MAX_LATE);
+    if (ctl_has(args, "peer") && strcmp(ctl_get(args, "peer"), "openmpi") != 0)
+        return ctl_usage(args, "no peer \"%s\"; openmpi", ctl_get(args, "peer"));
+    if (ctl_has(args, "peer") && op_reduces(p->op) && p->redop != zipcclSum)
+        return ctl_usage(args, "--peer openmpi does sums");
+    if (ctl_has(args, "peer") && !peer_mpi_can(p->op, p->dtype))
+        return ctl_usage(args, "--peer openmpi sums bf16, fp32, fp64, int32, int64 and uint8");
+    if (has_rows(p->op) && !rows_load(ctl_get(args, "rows"), &b->rows, why))
+        return ctl_fail(args, CTL_FAILED, "%s", why);
+    p->rows = has_rows(p->op) ? &b->rows : NULL;
+    (void)snprintf(b->phases, sizeof b->phases, "all_to_all_phases=%s", wanted ? wanted : "");
+    if (wanted)
+        b->settings[b->nsettings++] = b->phases;
+    return CTL_OK;
+}
+
+static enum ctl_exit read_settings(struct bench *b) {
+    const struct ctl_args *args = b->args;
     for (size_t i = 0; i < args->nrepeated; i++)
         if (!strchr(args->repeated[i], '=') || private_daemons_owns(args->repeated[i]))
             return ctl_usage(args, "--set %s: %s", args->repeated[i],
                              strchr(args->repeated[i], '=') ? "that key is the benchmark's own" : "wants KEY=VALUE");
+    for (size_t i = 0; i < args->nrepeated; i++)
+        b->settings[b->nsettings++] = args->repeated[i];
     return CTL_OK;
 }
 
@@ -120,7 +194,7 @@ static enum ctl_exit read_data(struct bench *b) {
         return ctl_usage(args, "--size wants sizes as 1KiB,64MiB, got \"%s\"", ctl_get(args, "size"));
     if (p->op == zipcclOpBarrier)
         p->nsizes = 1;
-    for (size_t i = 0; i < p->nsizes; i++)
+    for (size_t i = 0; i < p->nsizes && p->op != zipcclOpBarrier; i++)
         if (p->sizes[i] > MAX_SIZE || p->sizes[i] % dtype_get(p->dtype)->bytes)
             return ctl_usage(args, "--size takes whole %s values, up to 16 GiB", dtype_get(p->dtype)->name);
     return CTL_OK;
@@ -164,10 +238,22 @@ static enum ctl_exit run_ranks(const struct bench *b, struct private_daemons *da
     return rc;
 }
 
-static enum ctl_exit run_all(const struct bench *b, struct collective_report *report, struct private_daemons *daemons) {
+/* After the daemons have ended: each has the machine to itself. */
+static enum ctl_exit run_peer(const struct bench *b, uint64_t link_rate_bits, struct collective_report *report,
+                              struct peer_mpi *peer) {
+    char why[PEER_WHY] = "";
+    const char *rows = b->plan.rows ? ctl_get(b->args, "rows") : NULL;
+    bool ok = peer_mpi_run(&b->plan, report->results, rows, link_rate_bits, must_stop, peer, why);
+    if (ok)
+        report->peer = peer;
+    return ok ? CTL_OK : must_stop() ? stopped(b) : ctl_fail(b->args, CTL_FAILED, "%s", why);
+}
+
+static enum ctl_exit run_all(const struct bench *b, struct collective_report *report, struct private_daemons *daemons,
+                             struct peer_mpi *peer) {
     char why[PRIVATE_WHY] = "";
     enum ctl_exit rc = CTL_OK;
-    if (!private_daemons_start(daemons, b->plan.nodes, b->rate, b->args->repeated, b->args->nrepeated, must_stop, why))
+    if (!private_daemons_start(daemons, b->plan.nodes, b->rate, b->settings, b->nsettings, must_stop, why))
         rc = must_stop() ? stopped(b) : ctl_fail(b->args, CTL_FAILED, "%s", why);
     if (rc == CTL_OK)
         rc = run_ranks(b, daemons, report->results);
@@ -177,17 +263,19 @@ static enum ctl_exit run_all(const struct bench *b, struct collective_report *re
         private_daemons_print_logs(daemons, stderr);
     if (!private_daemons_stop(daemons, why) && rc == CTL_OK)
         rc = ctl_fail(b->args, CTL_FAILED, "%s", why);
+    if (rc == CTL_OK && ctl_has(b->args, "peer"))
+        rc = run_peer(b, daemons->link_rate_bits, report, peer);
     return rc;
 }
 
 static enum ctl_exit run_guarded(const struct bench *b, struct collective_report *report,
-                                 struct private_daemons *daemons) {
+                                 struct private_daemons *daemons, struct peer_mpi *peer) {
     struct sigaction old[NUM_SIGNALS], act = {.sa_handler = catch_signal};
     caught = 0;
     deadline_ns = units_now_ns() + (uint64_t)(b->seconds * 1e9);
     for (size_t i = 0; i < NUM_SIGNALS; i++)
         (void)sigaction(ending_signals[i], &act, &old[i]);
-    enum ctl_exit rc = run_all(b, report, daemons);
+    enum ctl_exit rc = run_all(b, report, daemons, peer);
     for (size_t i = 0; i < NUM_SIGNALS; i++)
         (void)sigaction(ending_signals[i], &old[i], NULL);
     return rc;
@@ -196,22 +284,34 @@ static enum ctl_exit run_guarded(const struct bench *b, struct collective_report
 enum ctl_exit ctl_bench_collective(const struct ctl_args *args) {
     struct bench b = {.args = args};
     struct private_daemons *daemons = calloc(1, sizeof *daemons);
+    struct peer_mpi peer = {0};
     struct collective_report report = {.plan = &b.plan, .daemons = daemons, .data = "gauss", .pingpong_us = -1};
-    enum ctl_exit rc = daemons ? read_counts(&b) : ctl_fail(args, CTL_FAILED, "out of memory");
+    if (!daemons)
+        return ctl_fail(args, CTL_FAILED, "out of memory");
+    enum ctl_exit rc = read_counts(&b);
     if (rc == CTL_OK)
         rc = read_choices(&b);
     if (rc == CTL_OK)
         rc = read_data(&b);
+    if (rc == CTL_OK)
+        rc = read_reduction(&b);
+    if (rc == CTL_OK)
+        rc = read_exchange(&b);
+    if (rc == CTL_OK)
+        rc = read_settings(&b);
     if (rc != CTL_OK)
         goto out;
     if (b.plan.tensor)
         report.data = b.plan.tensor->name;
+    if (b.plan.rows)
+        report.rows = ctl_has(args, "rows") ? ctl_get(args, "rows") : "a training step";
+    report.phases = ctl_get(args, "phases");
     report.results = calloc(b.plan.nsizes, sizeof *report.results);
     if (!report.results) {
         rc = ctl_fail(args, CTL_FAILED, "out of memory");
         goto out;
     }
-    rc = run_guarded(&b, &report, daemons);
+    rc = run_guarded(&b, &report, daemons, &peer);
     if (caught) /* all is tidy: end as the signal would have it */
         (void)raise(caught);
     if (rc != CTL_OK)
@@ -229,5 +329,7 @@ out:
     free(report.results);
     free(daemons);
     tensor_list_free(&b.list);
+    rows_free(&b.rows);
+    peer_mpi_free(&peer);
     return rc;
 }

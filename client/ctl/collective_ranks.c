@@ -14,25 +14,47 @@
 #include <unistd.h>
 
 #include "client/ctl/rank_process.h"
+#include "kernels/dtype.h"
+#include "proto/op.h"
 
 static void *share(size_t bytes) {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 
+struct layout ranks_layout(const struct ranks_plan *plan, size_t size) {
+    return layout_make(plan->op, plan->nodes, plan->per_node, dtype_get(plan->dtype)->bytes, plan->sizes[size],
+                       plan->rows);
+}
+
+size_t rank_stride(const struct layout *l) {
+    uint64_t most = 0;
+    for (unsigned i = 0; i < l->nranks; i++) {
+        uint64_t bytes = layout_send_bytes(l, i);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 static bool map_all(struct ranks *r) {
     const struct ranks_plan *plan = &r->plan;
-    uint64_t most = 0;
-    for (size_t i = 0; i < plan->nsizes; i++)
-        most = plan->sizes[i] > most ? plan->sizes[i] : most;
+    for (size_t i = 0; i < plan->nsizes; i++) {
+        struct layout l = ranks_layout(plan, i);
+        size_t stride = rank_stride(&l);
+        r->values_bytes = stride * r->nranks > r->values_bytes ? stride * r->nranks : r->values_bytes;
+        if (op_reduces(plan->op))
+            r->results_bytes = stride > r->results_bytes ? stride : r->results_bytes;
+    }
     r->capacity = plan->iters ? plan->iters : RANK_AUTO_ITERS;
-    r->stamps_bytes = plan->nsizes * plan->arms * r->capacity * r->nranks * sizeof *r->stamps;
-    r->values_bytes = plan->op == zipcclOpBarrier ? 0 : plan->op == zipcclOpAllGather ? most * r->nranks : most;
+    r->variants = plan->arms * (plan->imbalance > 0 ? 2 : 1);
+    r->stamps_bytes = plan->nsizes * r->variants * r->capacity * r->nranks * sizeof *r->stamps;
     r->shared = share(sizeof *r->shared);
     r->stamps = share(r->stamps_bytes);
     if (r->values_bytes)
         r->values = share(r->values_bytes);
-    return r->shared && r->stamps && (r->values || !r->values_bytes);
+    if (r->results_bytes)
+        r->results = share(r->results_bytes);
+    return r->shared && r->stamps && (r->values || !r->values_bytes) && (r->results || !r->results_bytes);
 }
 
 struct ranks *ranks_start(const struct ranks_plan *plan, const struct private_daemons *daemons, char why[RANKS_WHY]) {
@@ -46,8 +68,8 @@ struct ranks *ranks_start(const struct ranks_plan *plan, const struct private_da
     r->daemons = daemons;
     r->nranks = plan->nodes * plan->per_node;
     if (!map_all(r)) {
-        (void)snprintf(why, RANKS_WHY, "no memory for %.1f MiB of values: %s", (double)r->values_bytes / 0x1p20,
-                       strerror(errno));
+        (void)snprintf(why, RANKS_WHY, "no memory for %.1f MiB of values: %s",
+                       (double)(r->values_bytes + r->results_bytes) / 0x1p20, strerror(errno));
         ranks_stop(r);
         return NULL;
     }
@@ -71,6 +93,7 @@ struct ranks *ranks_start(const struct ranks_plan *plan, const struct private_da
 static double done_share(const struct ranks *r) {
     unsigned size = atomic_load(&r->shared->size);
     uint32_t rounds = atomic_load(&r->shared->sizes[size].rounds), round = atomic_load(&r->shared->round);
+    rounds *= r->variants / r->plan.arms;
     double within = rounds ? (double)round / rounds : 0;
     return ((double)size + (within < 1 ? within : 1)) / (double)r->plan.nsizes;
 }
@@ -114,35 +137,58 @@ static void take_bytes(const struct ranks *r, size_t size, unsigned arm, struct 
     }
 }
 
+double rank_stamp_us(const struct ranks *r, const struct rank_stamp *s, bool after) {
+    uint64_t first = s->start_ns, last = s->start_ns, end = s->end_ns;
+    for (unsigned k = 1; k < r->nranks; k++) {
+        first = s[k].start_ns < first ? s[k].start_ns : first;
+        last = s[k].start_ns > last ? s[k].start_ns : last;
+        end = s[k].end_ns > end ? s[k].end_ns : end;
+    }
+    /* A broadcast's root may be done before the last has called. */
+    return (double)(int64_t)(end - (after ? last : first)) / 1e3;
+}
+
+static bool take_times(const struct ranks *r, size_t size, unsigned variant, uint32_t rounds, struct ranks_times *out) {
+    out->us = calloc(rounds ? rounds : 1, sizeof *out->us);
+    out->after_us = calloc(rounds ? rounds : 1, sizeof *out->after_us);
+    for (uint32_t i = 0; out->us && out->after_us && i < rounds; i++) {
+        const struct rank_stamp *s = rank_stamp_at(r, size, variant, i);
+        out->us[i] = rank_stamp_us(r, s, false);
+        out->after_us[i] = rank_stamp_us(r, s, true);
+    }
+    return out->us && out->after_us;
+}
+
 bool ranks_take(const struct ranks *r, size_t size, struct ranks_result *result) {
+    const struct rank_size *shared = &r->shared->sizes[size];
     memset(result, 0, sizeof *result);
-    result->rounds = atomic_load(&r->shared->sizes[size].rounds);
-    result->exact = !atomic_load(&r->shared->sizes[size].differs);
+    result->rounds = atomic_load(&shared->rounds);
+    result->bits = (enum ranks_bits)atomic_load(&shared->bits);
     for (unsigned arm = 0; arm < r->plan.arms; arm++) {
         struct ranks_arm_result *out = &result->arms[arm];
-        out->us = calloc(result->rounds ? result->rounds : 1, sizeof *out->us);
-        if (!out->us) {
+        bool ok = take_times(r, size, arm, result->rounds, &out->even);
+        if (ok && r->plan.imbalance > 0)
+            ok = take_times(r, size, r->plan.arms + arm, result->rounds, &out->late);
+        if (!ok) {
             ranks_result_free(result);
             return false;
         }
-        for (uint32_t i = 0; i < result->rounds; i++) {
-            const struct rank_stamp *s = rank_stamp_at(r, size, arm, i);
-            uint64_t start = s->start_ns, end = s->end_ns;
-            for (unsigned k = 1; k < r->nranks; k++) {
-                start = s[k].start_ns < start ? s[k].start_ns : start;
-                end = s[k].end_ns > end ? s[k].end_ns : end;
-            }
-            out->us[i] = (double)(end - start) / 1e3;
-        }
+        out->late_us = (double)atomic_load(&shared->late_ns[arm]) / 1e3;
         take_bytes(r, size, arm, out);
     }
     return true;
 }
 
+static void times_free(struct ranks_times *t) {
+    free(t->us);
+    free(t->after_us);
+    memset(t, 0, sizeof *t);
+}
+
 void ranks_result_free(struct ranks_result *result) {
     for (unsigned arm = 0; arm < RANKS_ARMS; arm++) {
-        free(result->arms[arm].us);
-        result->arms[arm].us = NULL;
+        times_free(&result->arms[arm].even);
+        times_free(&result->arms[arm].late);
     }
 }
 
@@ -161,5 +207,7 @@ void ranks_stop(struct ranks *r) {
         (void)munmap(r->stamps, r->stamps_bytes);
     if (r->values)
         (void)munmap(r->values, r->values_bytes);
+    if (r->results)
+        (void)munmap(r->results, r->results_bytes);
     free(r);
 }

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "client/ctl/layout.h"
 #include "client/ctl/private_daemons.h"
 #include "client/ctl/tensors.h"
 #include "zipccl_types.h"
@@ -24,29 +25,45 @@ enum ranks_arm { RANKS_RAW, RANKS_ZIPPED, RANKS_ARMS };
 struct ranks_plan {
     zipcclOp_t op;
     unsigned nodes, per_node;
-    uint64_t sizes[RANKS_MAX_SIZES]; /* bytes of each rank; of a broadcast, all */
+    uint64_t sizes[RANKS_MAX_SIZES]; /* bytes, as layout_bytes_mean says */
     size_t nsizes;
     zipcclDataType_t dtype;
     const struct tensor *tensor; /* NULL: Gaussian values */
     zipcclCodec_t codec;         /* of the zipped arm */
     unsigned arms;               /* 1: a barrier has nothing to zip */
+    zipcclRedOp_t redop;         /* of operations that reduce */
+    zipcclArm_t way;             /* ... pinned, or zipcclArmAuto */
+    const struct rows *rows;     /* of the v operations */
+    double imbalance;            /* the last rank is late by this times the operation's own time; 0: not measured */
     uint32_t iters;              /* 0: by time */
     uint32_t warmup;
     bool has_warmup; /* else by size */
 };
 
+/* Of each round, to the last end; not sorted; owned. */
+struct ranks_times {
+    double *us;       /* from the first call */
+    double *after_us; /* from the last call */
+};
+
 struct ranks_arm_result {
-    double *us;                     /* of each round, from the first start to the last end; not sorted; owned */
+    struct ranks_times even, late;  /* late: with imbalance; else NULL */
+    double late_us;                 /* by how much the last rank came late */
     uint64_t wire_bytes, raw_bytes; /* of one operation: sent by the node that sent most, and what that was uncoded */
     uint64_t all_wire_bytes;        /* ... by all nodes */
     zipcclCodec_t codec;            /* that the daemons used */
 };
 
+enum ranks_bits { RANKS_EQUAL, RANKS_NEAR, RANKS_DIFFER }; /* near: a ring's own roundings */
+
 struct ranks_result {
     uint32_t rounds;
-    bool exact;
+    enum ranks_bits bits;
     struct ranks_arm_result arms[RANKS_ARMS];
 };
+
+/* The operation of one size. */
+struct layout ranks_layout(const struct ranks_plan *plan, size_t size);
 
 struct ranks;
 

@@ -8,12 +8,16 @@
 #include <jansson.h>
 
 #include "client/ctl/collective_ranks.h"
+#include "client/ctl/peer_mpi.h"
 
 struct collective_report {
     const struct ranks_plan *plan;
     const struct private_daemons *daemons;
     const char *data;             /* name of the values */
     struct ranks_result *results; /* of each size */
+    const char *rows;             /* name of the counts of a v operation, else NULL */
+    const char *phases;           /* of an all-to-all, where one was asked for, else NULL */
+    const struct peer_mpi *peer;  /* OpenMPI, or NULL */
     double pingpong_us;           /* negative: not measured */
 };
 

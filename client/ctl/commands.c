@@ -18,6 +18,14 @@ static const struct ctl_option status_options[] = {OPTION_SOCKET, OPTION_JSON, O
 static const struct ctl_option stats_options[] = {
     OPTION_SOCKET,
     {"job", "JOB", NULL, "this job alone", false},
+    {"explain", NULL, NULL, "and which arms and codecs were chosen, and why, as decisions does", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct ctl_option decisions_options[] = {
+    OPTION_SOCKET,
+    {"job", "JOB", NULL, "this job alone", false},
     OPTION_JSON,
     OPTION_END,
 };
@@ -41,14 +49,20 @@ static const struct ctl_option bench_codec_options[] = {
 };
 
 static const struct ctl_option bench_collective_options[] = {
-    {"op", "OP", "all-gather", "all-gather, broadcast or barrier", false},
+    {"op", "OP", "all-gather", "any operation: all-reduce, all-to-all-v, send (a pair exchange)...", false},
     {"nodes", "N", "2", "daemons to start on this machine", false},
     {"ranks-per-node", "N", "2", "trainer processes of each", false},
-    {"size", "SIZE[,SIZE]", "64MiB", "bytes of values of each rank; of a broadcast, all", false},
+    {"size", "SIZE[,SIZE]", "64MiB", "bytes of values: what each rank gives; of a scatter, receives", false},
     {"link-rate", "RATE", "none", "what each daemon may send a second, as 1gbit; none: no cap", false},
     {"dtype", "TYPE", NULL, "type of the values; else by the file's extension, else bf16", false},
     {"file", "FILE", NULL, "values to send, repeated to size; else Gaussian, sigma 0.02", false},
     {"codec", "CODEC", "auto", "of the zipped arm: auto, tier, top7 or raw", false},
+    {"redop", "OP", "sum", "of reductions: sum, prod, max, min, avg or premulsum (by 0.5; integers by 2)", false},
+    {"arm", "ARM", "auto", "of reductions: ring, flat, hierarchical or auto", false},
+    {"rows", "FILE", NULL, "of v operations: rows per expert, JSON or a list a line; else a training step's", false},
+    {"phases", "PHASES", NULL, "of all-to-all: stream, two (static parts first) or sizes (all sizes first)", false},
+    {"imbalance", "F", NULL, "measure also with the last rank late by F times the operation's time", false},
+    {"peer", "PEER", NULL, "openmpi: the same through OpenMPI, after it, for as many rounds", false},
     {"iters", "N", NULL, "timed rounds; else as many as fit 2 s, 5 to 2000", false},
     {"warmup", "N", NULL, "rounds before them; else by size", false},
     {"set", "KEY=VALUE", NULL, "a key of the daemons' configuration", true},
@@ -95,6 +109,11 @@ const struct ctl_command ctl_commands[] = {
      "One row for each job, operation, type and codec. wait, encode and decode are shares of the operations' time:\n"
      "from the first to the last local arrival, and worker time (over 100 % where several workers ran).",
      stats_options, ctl_stats},
+    {"decisions", NULL, false, "Which arm and codec operations take, and why.",
+     "One row for each kind of operations of a communicator: operation, type, size class (+: up to twice as much).\n"
+     "Below, for each arm and codec that came into question, the time that the model predicts, what the slowest node\n"
+     "measured in the last trial, and the best time of this node since.",
+     decisions_options, ctl_decisions},
     {"analyze", "FILE...", true, "How well tensors compress: every codec, bit for bit.",
      "Codes each tensor with every codec in chunks of 4 MiB, decodes it and compares the bits.\n"
      "Files are raw little-endian values (.bf16 .f16 .f32 .e4m3 .e5m2) or .safetensors.\n\n"
@@ -120,10 +139,27 @@ const struct ctl_command ctl_commands[] = {
      "after a barrier. A round's time is from the first start to the last end over all ranks. In the first and the "
      "last\n"
      "round receive buffers are overwritten before and all bits compared after, outside of the timing.\n\n"
-     "  alg, bus   1e9 bytes a second as in nccl-tests, from p50: all-gather alg = all ranks' bytes / time,\n"
-     "             bus = alg * (n-1)/n; broadcast both = bytes / time.\n"
+     "  alg, bus   1e9 bytes a second as in nccl-tests, from p50: alg = bytes / time, where the bytes are all ranks' "
+     "of\n"
+     "             gathers and scatters, else one rank's; bus = alg * (n-1)/n of gathers, scatters, reduce-scatter "
+     "and\n"
+     "             all-to-all, 2(n-1)/n of all-reduce, 1 of broadcast, reduce and send.\n"
      "  wire bytes what the node that sends most sends in one operation, by its statistics; ratio: uncoded to sent.\n"
-     "  link time  what the capped link needs: raw, for the least that a node must send; zipped, for what it sent.\n\n"
+     "  link time  what the capped link needs: raw, for the least that a node must send; zipped, for what it sent.\n"
+     "  bits       data that moves is compared with what was sent, sums with a scalar reference of zipcclRedOp_t's "
+     "rule;\n"
+     "             near: a ring's sums of floats, which round in an order of their own, within its roundings.\n\n"
+     "An operation that shares a buffer out rounds --size down. Counts of v operations follow --rows: experts are "
+     "dealt "
+     "out\n"
+     "to ranks in order, and --size is what a rank gives (all-gather-v: on average). In send, rank r sends to r + "
+     "n/2.\n"
+     "With --imbalance, a second table: total, from the first call; after last call, from the late rank's call.\n"
+     "--peer openmpi (wants openmpi-bin, and libopenmpi-dev when zipccl is built) forces OpenMPI's ring where it has "
+     "one.\n"
+     "As root its nodes are network namespaces, with --link-rate shaped to the same payload a second; else the "
+     "comparison\n"
+     "under --link-rate is computed from its bytes, and marked so. BF16 sums are a user's operation there.\n"
      "With --nodes 1 the run also measures a bare round trip between two processes over a Unix socket.\n"
      "zipccld is looked for beside zipcclctl and in ../sbin, then in $ZIPCCLD, then in PATH.",
      bench_collective_options, ctl_bench_collective},

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "client/ctl/bench_data.h"
+#include "client/ctl/reference.h"
 #include "client/ctl/units.h"
 #include "client/lib/admin.h"
 #include "kernels/dtype.h"
@@ -21,7 +22,7 @@
 #define POISON      0xa5
 #define FILE_SHIFT  4096 /* so that ranks differ where a file's length divides the size */
 #define SMALL_BYTES (64u << 10)
-#define ROOT        0
+#define ROOT        ((int)LAYOUT_ROOT)
 
 struct rank {
     const struct ranks *r;
@@ -32,9 +33,14 @@ struct rank {
     struct admin *admin; /* of the first rank of a node: it counts bytes */
     void *send, *recv;
     size_t size; /* index */
-    uint64_t bytes, count, arrives;
+    struct layout layout;
+    size_t stride;
+    uint64_t sends, arrives; /* bytes */
+    size_t *counts;          /* v operations: all counts; all-to-all-v: to send, then to receive */
+    zipcclRedOp_t redop;
 };
 
+/* Of all operations but barriers, by codec. */
 struct snapshot {
     uint64_t count[zipcclNumCodecs], wire[zipcclNumCodecs], raw[zipcclNumCodecs];
 };
@@ -74,7 +80,7 @@ static int take_snapshot(struct rank *me, struct snapshot *s) {
         return fail(me, "statistics", admin_why(me->admin));
     for (size_t i = 0; i < stats->n_ops; i++) {
         const Zipccl__OpStats *o = stats->ops[i];
-        if (o->op != (uint32_t)me->r->plan.op || o->codec >= zipcclNumCodecs)
+        if (o->op == zipcclOpBarrier || o->codec >= zipcclNumCodecs)
             continue;
         s->count[o->codec] += o->count;
         s->wire[o->codec] += o->wire_bytes;
@@ -84,44 +90,163 @@ static int take_snapshot(struct rank *me, struct snapshot *s) {
     return 0;
 }
 
+/* An operation of pairs may count as many on its node, in several codecs: the one that sent most is told. */
 static void count_bytes(struct rank *me, unsigned arm, const struct snapshot *before, const struct snapshot *after) {
     struct rank_bytes *b = &me->shared->sizes[me->size].bytes[arm][me->node];
+    uint64_t most = 0;
+    bool any = false;
     for (unsigned c = 0; me->admin && c < zipcclNumCodecs; c++) {
+        uint64_t wire = after->wire[c] - before->wire[c];
         if (after->count[c] == before->count[c])
             continue;
-        b->count += after->count[c] - before->count[c];
-        b->wire += after->wire[c] - before->wire[c];
+        b->wire += wire;
         b->raw += after->raw[c] - before->raw[c];
-        b->codec = (zipcclCodec_t)c;
+        if (!any || wire > most)
+            b->codec = (zipcclCodec_t)c;
+        most = wire > most ? wire : most;
+        any = true;
     }
+    b->count += any;
+}
+
+static zipcclResult_t exchange_pairs(struct rank *me) {
+    const struct ranks_plan *plan = &me->r->plan;
+    int to = (int)layout_partner(&me->layout, me->rank), from = (int)layout_source(&me->layout, me->rank);
+    zipcclResult_t r = zipcclGroupStart();
+    if (r != zipcclSuccess)
+        return r;
+    r = zipcclSend(me->send, me->layout.count, plan->dtype, to, me->comm, NULL);
+    if (r == zipcclSuccess)
+        r = zipcclRecv(me->recv, me->layout.count, plan->dtype, from, me->comm, NULL);
+    zipcclResult_t ended = zipcclGroupEnd();
+    return r == zipcclSuccess ? ended : r;
 }
 
 static zipcclResult_t operate(struct rank *me) {
     const struct ranks_plan *plan = &me->r->plan;
+    const zipcclDataType_t t = plan->dtype;
+    size_t count = me->layout.count;
     switch (plan->op) {
     case zipcclOpAllGather:
-        return zipcclAllGather(me->send, me->recv, me->count, plan->dtype, me->comm, NULL);
+        return zipcclAllGather(me->send, me->recv, count, t, me->comm, NULL);
+    case zipcclOpAllGatherv:
+        return zipcclAllGatherv(me->send, me->recv, me->counts, t, me->comm, NULL);
     case zipcclOpBroadcast:
-        return zipcclBroadcast(me->send, me->recv, me->count, plan->dtype, ROOT, me->comm, NULL);
+        return zipcclBroadcast(me->send, me->recv, count, t, ROOT, me->comm, NULL);
+    case zipcclOpAllReduce:
+        return zipcclAllReduce(me->send, me->recv, count, t, me->redop, me->comm, NULL);
+    case zipcclOpReduce:
+        return zipcclReduce(me->send, me->recv, count, t, me->redop, ROOT, me->comm, NULL);
+    case zipcclOpReduceScatter:
+        return zipcclReduceScatter(me->send, me->recv, count, t, me->redop, me->comm, NULL);
+    case zipcclOpReduceScatterv:
+        return zipcclReduceScatterv(me->send, me->recv, me->counts, t, me->redop, me->comm, NULL);
+    case zipcclOpAllToAll:
+        return zipcclAllToAll(me->send, me->recv, count, t, me->comm, NULL);
+    case zipcclOpAllToAllv:
+        return zipcclAllToAllv(me->send, me->counts, NULL, me->recv, me->counts + me->r->nranks, NULL, t, me->comm,
+                               NULL);
+    case zipcclOpGather:
+        return zipcclGather(me->send, me->recv, count, t, ROOT, me->comm, NULL);
+    case zipcclOpScatter:
+        return zipcclScatter(me->send, me->recv, count, t, ROOT, me->comm, NULL);
+    case zipcclOpSend:
+    case zipcclOpRecv:
+        return exchange_pairs(me);
     default:
         return zipcclBarrier(me->comm, NULL);
     }
 }
 
+/* Whether `bytes` of what arrived from `at` on are those of a rank. Moves `at`. */
+static bool came_from(const struct rank *me, unsigned rank, uint64_t offset, uint64_t bytes, uint64_t *at) {
+    const uint8_t *sent = me->r->values + rank * me->stride + offset, *got = (const uint8_t *)me->recv + *at;
+    *at += bytes;
+    return !bytes || memcmp(got, sent, bytes) == 0;
+}
+
+static bool moved_right(const struct rank *me) {
+    const struct layout *l = &me->layout;
+    uint64_t at = 0;
+    bool ok = true;
+    switch (l->op) {
+    case zipcclOpBroadcast:
+        return came_from(me, LAYOUT_ROOT, 0, l->bytes, &at);
+    case zipcclOpScatter:
+        return came_from(me, LAYOUT_ROOT, me->rank * l->bytes, l->bytes, &at);
+    case zipcclOpSend:
+        return came_from(me, layout_source(l, me->rank), 0, l->bytes, &at);
+    case zipcclOpAllToAll:
+    case zipcclOpAllToAllv:
+        for (unsigned from = 0; from < l->nranks; from++)
+            ok = came_from(me, from, layout_part_at(l, from, me->rank) * l->width,
+                           layout_part(l, from, me->rank) * l->width, &at) &&
+                 ok;
+        return ok;
+    default: /* gathers */
+        for (unsigned from = 0; from < l->nranks; from++)
+            ok = came_from(me, from, 0, layout_send_bytes(l, from), &at) && ok;
+        return ok;
+    }
+}
+
+static struct reference reference_of(const struct rank *me) {
+    const struct ranks_plan *plan = &me->r->plan;
+    return (struct reference){.dtype = plan->dtype,
+                              .redop = plan->redop,
+                              .nodes = plan->nodes,
+                              .per_node = plan->per_node,
+                              .values = me->r->values,
+                              .stride = me->stride};
+}
+
+static enum ranks_bits reduced_right(const struct rank *me) {
+    const struct layout *l = &me->layout;
+    struct reference ref = reference_of(me);
+    bool scatters = l->op == zipcclOpReduceScatter || l->op == zipcclOpReduceScatterv;
+    uint64_t first = scatters ? layout_part_at(l, 0, me->rank) : 0;
+    if (memcmp(me->recv, me->r->results + first * l->width, me->arrives) == 0)
+        return RANKS_EQUAL;
+    /* The ring has an order of its own. */
+    if (me->r->plan.way != zipcclArmRing || !reference_near(&ref, first, me->arrives / l->width, me->recv))
+        return RANKS_DIFFER;
+    return RANKS_NEAR;
+}
+
+static void check(struct rank *me) {
+    atomic_int *worst = &me->shared->sizes[me->size].bits;
+    if (!me->arrives)
+        return;
+    int bits = (int)(op_reduces(me->layout.op) ? reduced_right(me) : moved_right(me) ? RANKS_EQUAL : RANKS_DIFFER);
+    int old = atomic_load(worst);
+    while (bits > old && !atomic_compare_exchange_weak(worst, &old, bits))
+        ;
+}
+
+/* The last rank comes late. It keeps its processor: a sleep would end when the system likes. */
+static void be_late(const struct rank *me, uint64_t ns) {
+    uint64_t end = units_now_ns() + ns;
+    while (me->rank + 1 == me->r->nranks && units_now_ns() < end)
+        (void)sched_yield();
+}
+
 /* One operation of one arm. In the first and the last round, outside of the timing: buffers are overwritten before,
  * bits compared and bytes counted after. stamp NULL: it warms up. */
-static int one_round(struct rank *me, unsigned arm, struct rank_stamp *stamp, bool checked) {
+static int one_round(struct rank *me, unsigned arm, uint64_t late_ns, struct rank_stamp *stamp, bool checked) {
     const struct ranks_plan *plan = &me->r->plan;
     struct snapshot before, after;
     if (checked && me->recv)
         memset(me->recv, POISON, me->arrives);
-    if (checked && take_snapshot(me, &before))
+    /* Nobody of the node is still in the round before. */
+    if (checked && (meet(me) || take_snapshot(me, &before)))
         return -1;
     if (zipcclCommSetCodec(me->comm, arm == RANKS_RAW ? zipcclCodecRaw : plan->codec) != zipcclSuccess ||
         zipcclBarrier(me->comm, NULL) != zipcclSuccess)
         return fail_zipccl(me, "barrier");
     if (meet(me))
         return -1;
+    if (late_ns)
+        be_late(me, late_ns);
     uint64_t start = units_now_ns();
     zipcclResult_t result = operate(me);
     uint64_t end = units_now_ns();
@@ -129,12 +254,13 @@ static int one_round(struct rank *me, unsigned arm, struct rank_stamp *stamp, bo
         return fail_zipccl(me, op_name((unsigned)plan->op));
     if (stamp)
         stamp[me->rank] = (struct rank_stamp){start, end};
-    if (checked && me->recv && memcmp(me->recv, me->r->values, me->arrives) != 0)
-        atomic_store(&me->shared->sizes[me->size].differs, true);
-    if (checked && take_snapshot(me, &after))
+    if (!checked)
+        return 0;
+    check(me);
+    /* All ranks of the node have sent what they send. */
+    if (meet(me) || take_snapshot(me, &after))
         return -1;
-    if (checked)
-        count_bytes(me, arm, &before, &after);
+    count_bytes(me, arm, &before, &after);
     return 0;
 }
 
@@ -150,15 +276,48 @@ static uint32_t rounds_for(const struct ranks *r, uint64_t pair_ns) {
     return rounds < RANK_AUTO_LEAST ? RANK_AUTO_LEAST : rounds > RANK_AUTO_ITERS ? RANK_AUTO_ITERS : (uint32_t)rounds;
 }
 
+/* All timed rounds of all arms; the second pass is the one with a late rank. */
+static int run_pass(struct rank *me, unsigned pass, uint32_t rounds) {
+    const struct ranks *r = me->r;
+    struct rank_size *size = &me->shared->sizes[me->size];
+    for (uint32_t i = 0; i < rounds; i++) {
+        for (unsigned arm = 0; arm < r->plan.arms; arm++) {
+            uint64_t late_ns = pass ? atomic_load(&size->late_ns[arm]) : 0;
+            bool checked = i == 0 || i + 1 == rounds;
+            if (one_round(me, arm, late_ns, rank_stamp_at(r, me->size, pass * r->plan.arms + arm, i), checked))
+                return -1;
+        }
+        if (me->rank == 0)
+            atomic_store(&me->shared->round, pass * rounds + i + 1);
+    }
+    return 0;
+}
+
+/* What the operation took without lateness sets how late the last rank is to be. */
+static int set_lateness(struct rank *me, uint32_t rounds) {
+    const struct ranks *r = me->r;
+    double *us = calloc(rounds, sizeof *us);
+    if (!us)
+        return fail(me, "lateness", "no memory");
+    for (unsigned arm = 0; arm < r->plan.arms; arm++) {
+        for (uint32_t i = 0; i < rounds; i++)
+            us[i] = rank_stamp_us(r, rank_stamp_at(r, me->size, arm, i), false);
+        atomic_store(&me->shared->sizes[me->size].late_ns[arm],
+                     (uint64_t)(units_median(us, rounds) * 1e3 * r->plan.imbalance));
+    }
+    free(us);
+    return 0;
+}
+
 static int run_rounds(struct rank *me) {
     const struct ranks *r = me->r;
     struct rank_size *size = &me->shared->sizes[me->size];
-    uint32_t warmup = r->plan.has_warmup ? r->plan.warmup : default_warmup(me->bytes);
+    uint32_t warmup = r->plan.has_warmup ? r->plan.warmup : default_warmup(me->layout.bytes);
     uint64_t pair_ns = 0;
     for (uint32_t i = 0; i < warmup; i++) {
         uint64_t start = units_now_ns();
         for (unsigned arm = 0; arm < r->plan.arms; arm++)
-            if (one_round(me, arm, NULL, false))
+            if (one_round(me, arm, 0, NULL, false))
                 return -1;
         pair_ns = units_now_ns() - start;
     }
@@ -167,52 +326,87 @@ static int run_rounds(struct rank *me) {
     if (meet(me))
         return -1;
     uint32_t rounds = atomic_load(&size->rounds);
-    for (uint32_t i = 0; i < rounds; i++) {
-        for (unsigned arm = 0; arm < r->plan.arms; arm++)
-            if (one_round(me, arm, rank_stamp_at(r, me->size, arm, i), i == 0 || i + 1 == rounds))
-                return -1;
-        if (me->rank == 0)
-            atomic_store(&me->shared->round, i + 1);
-    }
-    return 0;
+    if (run_pass(me, 0, rounds))
+        return -1;
+    if (r->variants == r->plan.arms)
+        return 0;
+    if (meet(me) || (me->rank == 0 && set_lateness(me, rounds)) || meet(me))
+        return -1;
+    return run_pass(me, 1, rounds);
 }
 
 static void fill(const struct rank *me) {
     const struct ranks_plan *plan = &me->r->plan;
-    bool gathers = plan->op == zipcclOpAllGather;
-    uint8_t *mine = me->r->values + (gathers ? me->rank * me->bytes : 0);
-    if (!gathers && me->rank != ROOT)
+    uint8_t *mine = me->r->values + me->rank * me->stride;
+    if (!me->sends)
         return;
     if (plan->tensor)
-        bench_repeat(mine, me->bytes, plan->tensor, me->rank * (me->bytes + FILE_SHIFT));
+        bench_repeat(mine, me->sends, plan->tensor, me->rank * (me->sends + FILE_SHIFT));
     else
-        bench_gauss(mine, me->bytes, plan->dtype, me->size * RANKS_MAX + me->rank + 1);
-    memcpy(me->send, mine, me->bytes);
+        bench_gauss(mine, me->sends, plan->dtype, me->size * RANKS_MAX + me->rank + 1);
+    memcpy(me->send, mine, me->sends);
+}
+
+/* What all are to reduce to; each rank works out a share, for all. */
+static void foresee(const struct rank *me) {
+    struct reference ref = reference_of(me);
+    uint64_t n = me->sends / me->layout.width, first = n * me->rank / me->r->nranks;
+    uint64_t end = n * (me->rank + 1) / me->r->nranks;
+    reference_reduce(&ref, first, end - first, me->r->results + first * me->layout.width);
+}
+
+/* What the API wants as arrays. */
+static bool set_counts(struct rank *me) {
+    const struct layout *l = &me->layout;
+    me->counts = calloc((size_t)2 * l->nranks, sizeof *me->counts);
+    for (unsigned i = 0; me->counts && i < l->nranks; i++) {
+        me->counts[i] = layout_part(l, l->op == zipcclOpAllToAllv ? me->rank : 0, i);
+        me->counts[l->nranks + i] = layout_part(l, i, me->rank);
+    }
+    return me->counts;
 }
 
 static int run_size(struct rank *me) {
-    const struct ranks_plan *plan = &me->r->plan;
-    me->bytes = plan->sizes[me->size];
-    me->count = me->bytes / dtype_get(plan->dtype)->bytes;
-    me->arrives = plan->op == zipcclOpAllGather ? me->bytes * me->r->nranks : me->bytes;
-    if (me->r->values) {
-        if (zipcclMemAlloc(&me->send, me->bytes) != zipcclSuccess ||
-            zipcclMemAlloc(&me->recv, me->arrives) != zipcclSuccess)
-            return fail(me, "memory", zipcclGetLastError(NULL));
-        fill(me);
-    }
+    me->layout = ranks_layout(&me->r->plan, me->size);
+    me->stride = rank_stride(&me->layout);
+    me->sends = layout_send_bytes(&me->layout, me->rank);
+    me->arrives = layout_recv_bytes(&me->layout, me->rank);
+    if (!set_counts(me))
+        return fail(me, "counts", "no memory");
+    if (zipcclMemAlloc(&me->send, me->sends) != zipcclSuccess ||
+        zipcclMemAlloc(&me->recv, me->arrives) != zipcclSuccess)
+        return fail(me, "memory", zipcclGetLastError(NULL));
+    fill(me);
     if (me->rank == 0) {
         atomic_store(&me->shared->round, 0);
         atomic_store(&me->shared->size, (unsigned)me->size);
     }
+    int rc = 0;
+    if (me->r->results) {
+        rc = meet(me);
+        if (!rc)
+            foresee(me);
+    }
     /* Nobody compares before all have filled, nobody fills again before all have compared. */
-    int rc = meet(me) || run_rounds(me) || meet(me) ? -1 : 0;
-    if (me->send)
-        (void)zipcclMemFree(me->send);
-    if (me->recv)
-        (void)zipcclMemFree(me->recv);
+    rc = rc || meet(me) || run_rounds(me) || meet(me) ? -1 : 0;
+    (void)zipcclMemFree(me->send);
+    (void)zipcclMemFree(me->recv);
+    free(me->counts);
     me->send = me->recv = NULL;
     return rc;
+}
+
+/* What holds for all operations of the run. */
+static int pin(struct rank *me) {
+    const struct ranks_plan *plan = &me->r->plan;
+    uint64_t scalar = reference_scalar(plan->dtype);
+    me->redop = plan->redop;
+    if (plan->way != zipcclArmAuto && zipcclCommSetArm(me->comm, plan->way) != zipcclSuccess)
+        return fail_zipccl(me, "arm");
+    if (plan->redop == zipcclPreMulSum &&
+        zipcclRedOpCreatePreMulSum(&me->redop, &scalar, plan->dtype, me->comm) != zipcclSuccess)
+        return fail_zipccl(me, "reduction");
+    return 0;
 }
 
 static int join(struct rank *me) {
@@ -232,7 +426,7 @@ static int join(struct rank *me) {
     if (me->rank % me->r->plan.per_node == 0 &&
         admin_open(me->r->daemons->daemons[me->node].socket, ADMIN_MS, &me->admin) != zipcclSuccess)
         return fail(me, "statistics", admin_why(me->admin));
-    return 0;
+    return pin(me);
 }
 
 int rank_run(const struct ranks *r, unsigned rank) {

@@ -27,7 +27,8 @@ struct rank_bytes {
 
 struct rank_size {
     atomic_uint rounds; /* of each arm; 0 while it is not known */
-    atomic_bool differs;
+    atomic_int bits;    /* enum ranks_bits: the worst */
+    atomic_uint_fast64_t late_ns[RANKS_ARMS];
     struct rank_bytes bytes[RANKS_ARMS][PRIVATE_MAX_DAEMONS];
 };
 
@@ -49,15 +50,22 @@ struct ranks {
     unsigned nranks;
     uint32_t capacity; /* rounds that stamps has room for */
     struct rank_shared *shared;
-    struct rank_stamp *stamps; /* [size][arm][round][rank], shared */
-    uint8_t *values;           /* what arrives, all ranks' values in order; shared. NULL for barriers */
-    size_t stamps_bytes, values_bytes;
+    unsigned variants;         /* arms, and with imbalance each again */
+    struct rank_stamp *stamps; /* [size][variant][round][rank], shared */
+    uint8_t *values;           /* what the ranks send, each from rank * stride on; shared. NULL for barriers */
+    uint8_t *results;          /* what they reduce to; shared. NULL where nothing is reduced */
+    size_t stamps_bytes, values_bytes, results_bytes;
     pid_t pids[RANKS_MAX];
 };
 
-static inline struct rank_stamp *rank_stamp_at(const struct ranks *r, size_t size, unsigned arm, uint32_t round) {
-    return r->stamps + ((size * r->plan.arms + arm) * r->capacity + round) * r->nranks;
+static inline struct rank_stamp *rank_stamp_at(const struct ranks *r, size_t size, unsigned variant, uint32_t round) {
+    return r->stamps + ((size * r->variants + variant) * r->capacity + round) * r->nranks;
 }
+
+/* The time of a round from the first call, or (after) from the last one, to the last end, in microseconds. */
+double rank_stamp_us(const struct ranks *r, const struct rank_stamp *stamps, bool after);
+/* Bytes from one rank's values to the next one's. */
+size_t rank_stride(const struct layout *l);
 
 /* The whole life of a rank's process, from the fork to its exit code. */
 int rank_run(const struct ranks *r, unsigned rank);

@@ -14,6 +14,9 @@
  * Forks: a child must not use inherited communicators or streams: it makes its own. Memory of zipcclMemAlloc
  * stays one memory that parent and child share.
  *
+ * Waiting: while waits are short, a thread that waits looks at the socket for up to $ZIPCCL_SPIN_US microseconds
+ * (default 50, at most 10000; 0: never) before it sleeps, yielding the processor in between.
+ *
  * Ordering: every rank of a communicator issues the same operations in the same order.
  *
  * Errors: an operation that fails ends its communicator on all ranks. Its buffers may be written until

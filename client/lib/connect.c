@@ -16,6 +16,7 @@
 
 #include "proto/message.h"
 #include "proto/result.h"
+#include "proto/spin.h"
 #include "proto/wire.h"
 #include "zipccl.h"
 #include "zipccl.pb-c.h"
@@ -33,6 +34,17 @@ const char *connect_socket_path(void) {
 
 const char *connect_job(void) {
     return env_or("ZIPCCL_JOB_ID", env_or("SLURM_JOB_ID", "default"));
+}
+
+uint64_t connect_spin_us(void) {
+    const char *text = getenv("ZIPCCL_SPIN_US");
+    char *end = NULL;
+    if (!text || *text < '0' || *text > '9')
+        return SPIN_DEFAULT_US;
+    unsigned long us = strtoul(text, &end, 10);
+    if (*end)
+        return SPIN_DEFAULT_US;
+    return us < SPIN_MAX_US ? us : SPIN_MAX_US;
 }
 
 static zipcclResult_t unreachable(const char *path, int err, char *why) {

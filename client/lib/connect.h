@@ -27,6 +27,9 @@ const char *connect_socket_path(void);
 /* $ZIPCCL_JOB_ID, else $SLURM_JOB_ID, else "default". Never NULL. */
 const char *connect_job(void);
 
+/* $ZIPCCL_SPIN_US, how long to look at the socket before sleeping, else the default. */
+uint64_t connect_spin_us(void);
+
 /* Connects, says hello for `job` and takes the answer, all within timeout_ms. The caller frees *conn. Where it fails,
  * why (CONNECT_WHY_BYTES) says what to do about it. */
 ZIPCCL_MUST_CHECK zipcclResult_t connect_open(const char *path, const char *job, int timeout_ms,

@@ -20,6 +20,7 @@
 
 #include "client/lib/connect.h"
 #include "proto/frame.h"
+#include "proto/spin.h"
 #include "proto/wire.h"
 #include "zipccl.h"
 
@@ -55,7 +56,7 @@ struct session {
     unsigned polling;         /* threads that poll the socket without the lock */
     struct frame_conn *grave; /* of a dead session, to be closed by the last of those */
     int wake_fd;              /* eventfd that ends the leader's poll */
-    unsigned quick;           /* how often waits were short lately: worth to spin */
+    struct spin spin;         /* of all who wait on it */
     uint32_t next_id;
     char why[CLIENT_TEXT_BYTES]; /* why it died */
     struct call *calls;

@@ -228,6 +228,8 @@ static zipcclResult_t begin(struct batch *batches, bool grouped) {
         }
     }
     for (struct batch *b = batches; b && r == zipcclSuccess; b = b->next) {
+        if (!b->comm || !b->first) /* neither can be, without an error */
+            continue;
         if (b->comm->nops > PUMP_ABOVE)
             (void)session_pump(b->comm->session);
         if (b->comm->failed != zipcclSuccess)
@@ -256,7 +258,7 @@ static zipcclResult_t prepare_all(struct batch *batches) {
         }
     /* From here on the lock is kept until the first is sent. */
     for (struct batch *b = batches; b; b = b->next)
-        if (b->comm->failed != zipcclSuccess)
+        if (b->first && b->comm->failed != zipcclSuccess)
             return say(b->comm, &b->first->o, b->comm->seq + 1, b->comm->failed, b->comm->fail_text);
     return zipcclSuccess;
 }

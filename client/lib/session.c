@@ -4,7 +4,6 @@
  */
 #include <errno.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +13,6 @@
 
 #include "client/lib/internal.h"
 
-#define SPIN_NS        10000 /* longest look at the socket before sleeping */
-#define SPIN_WORTH_NS  30000 /* waits shorter than this make the next ones spin */
-#define QUICK_MAX      8u
 #define FLUSH_SLICE_MS 50
 
 pthread_mutex_t client_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -25,7 +21,7 @@ unsigned client_sleepers;
 
 static struct session *sessions;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool may_spin;
+static uint64_t spin_ns; /* longest look at the socket before sleeping */
 
 int64_t client_now_ns(void) {
     struct timespec t;
@@ -81,7 +77,7 @@ static void after_fork_child(void) {
 
 static void init_once(void) {
     init_cond();
-    may_spin = sysconf(_SC_NPROCESSORS_ONLN) > 1;
+    spin_ns = connect_spin_us() * 1000;
     (void)pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
@@ -247,11 +243,20 @@ static void follow(int64_t deadline_ns) {
     client_sleepers--;
 }
 
-/* Looks at the socket for a few microseconds. */
-static void spin(struct session *s, bool (*done)(void *arg), void *arg, int64_t start) {
-    while (!done(arg) && s->conn && !s->leading && client_now_ns() - start < SPIN_NS) {
-        if (!session_pump(s))
-            (void)sched_yield();
+/* Looks at the socket for a while, where that has been worth it; other threads have their turns in between. */
+static void spin(struct session *s, bool (*done)(void *arg), void *arg, uint64_t start) {
+    uint64_t now = start;
+    while (!done(arg) && s->conn && !s->leading) {
+        bool came = session_pump(s);
+        uint64_t before = now = (uint64_t)client_now_ns();
+        if (now - start >= spin_ns || !spin_worth(&s->spin, spin_ns, now))
+            break;
+        if (came)
+            continue;
+        (void)pthread_mutex_unlock(&client_lock);
+        now = spin_yield();
+        (void)pthread_mutex_lock(&client_lock);
+        spin_yielded(&s->spin, before, now);
     }
 }
 
@@ -259,8 +264,7 @@ zipcclResult_t session_wait(struct session *s, bool (*done)(void *arg), void *ar
     int64_t start = client_now_ns(), deadline = timeout_ms < 0 ? -1 : start + (int64_t)timeout_ms * 1000000;
     zipcclResult_t r = zipcclSuccess;
     s->refs++; /* it may die meanwhile */
-    if (may_spin && s->quick)
-        spin(s, done, arg, start);
+    spin(s, done, arg, (uint64_t)start);
     while (!done(arg) && s->conn) {
         int64_t now = client_now_ns();
         if (deadline >= 0 && now >= deadline) {
@@ -272,8 +276,7 @@ zipcclResult_t session_wait(struct session *s, bool (*done)(void *arg), void *ar
         else
             lead(s, deadline < 0 ? -1 : (int)((deadline - now) / 1000000 + 1));
     }
-    bool quick = client_now_ns() - start < SPIN_WORTH_NS;
-    s->quick = quick ? (s->quick < QUICK_MAX ? s->quick + 1 : s->quick) : (s->quick ? s->quick - 1 : 0);
+    spin_waited(&s->spin, spin_ns, (uint64_t)(client_now_ns() - start));
     /* Leadership passes to a follower, if there is one. */
     client_notify();
     session_put(s);

@@ -68,6 +68,7 @@ struct comm *comm_new(struct daemon *d, uint64_t key, uint64_t nonce, struct job
     c->seq = 1;
     c->left_after = UINT64_MAX;
     c->codec = d->codec;
+    c->arm = d->arm;
     c->phases = d->phases;
     c->state = COMM_JOINING;
     /* Elsewhere than at the root the deadline is a safety net: the root's text is the better one. */
@@ -308,6 +309,7 @@ static void comm_member_free(struct comm_member *m) {
     free(m->transfers);
     free(m->numbers);
     free(m->buffers);
+    switcher_free(&m->switcher);
     free(m->sent);
     free(m->received);
     free(m);
@@ -338,13 +340,15 @@ static void comm_free(struct comm *c) {
     free(c->nodes);
     free(c->rank_node);
     free(c->peers);
+    switcher_free(&c->switcher);
     free(c);
 }
 
 void comm_reap(struct daemon *d) {
     list_for_each_safe(l, &d->comms) {
         struct comm *c = list_entry(l, struct comm, link);
-        if ((c->state == COMM_FAILED || c->state == COMM_CLOSING) && c->present == 0 && !comm_ops_running(c) && !c->probing)
+        if ((c->state == COMM_FAILED || c->state == COMM_CLOSING) && c->present == 0 && !comm_ops_running(c) &&
+            !c->probing)
             comm_free(c);
     }
 }

@@ -117,9 +117,11 @@ void comm_ops_fail(struct comm *c) {
         struct comm_member *m = c->members[i];
         while (m->count > 0) {
             struct comm_pending p = m->queue[m->head];
+            m->queue[m->head].counts = NULL; /* the executor has read them */
+            pop(m);
             if (m->session != NULL)
                 comm_complete(m, &p, c->error, c->text, 0, zipcclCodecRaw);
-            pop(m);
+            free(p.counts);
         }
         m->unit = 0;
         m->group_open = false;
@@ -169,9 +171,13 @@ void comm_unit_step(struct comm_member *m) {
         return;
     uint64_t wire = m->exchange_result.wire_bytes;
     zipcclCodec_t codec = m->exchange_codec;
-    for (; m->unit > 0; m->unit--) {
-        comm_complete(m, &m->queue[m->head], zipcclSuccess, "", wire, codec);
+    while (m->unit > 0 && m->session != NULL) { /* an answer that cannot be sent ends the session, and all of this */
+        struct comm_pending p = m->queue[m->head];
+        m->queue[m->head].counts = NULL;
         pop(m);
+        m->unit--;
+        comm_complete(m, &p, zipcclSuccess, "", wire, codec);
+        free(p.counts);
     }
     if (m->state == MEMBER_LEAVING && m->count == 0 && m->session != NULL)
         comm_leave_done(m);

@@ -16,8 +16,6 @@
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
-#define FLAT_MOST_RANKS 2u /* of a node: the flat arm moves so many times the bytes of the hierarchical one */
-
 uint32_t comm_ncounts(const struct comm *c, unsigned op) {
     switch (op) {
     case zipcclOpAllGatherv:
@@ -140,7 +138,8 @@ static zipcclResult_t check_request(const struct comm *c, const struct comm_memb
     else if (r->redop != zipcclPreMulSum && r->scalar != 0)
         snprintf(why, size, "a scalar goes with premulsum alone");
     else if (reduces && r->arm == zipcclArmFlat && r->redop == zipcclPreMulSum && c->nnodes > 1)
-        snprintf(why, size, "the flat arm cannot do premulsum: the scalars of other nodes are not known; pin another arm");
+        snprintf(why, size,
+                 "the flat arm cannot do premulsum: the scalars of other nodes are not known; pin another arm");
     else if (reduces && r->arm == zipcclArmFlat && c->nnodes > 1 && c->most_ranks > FLAT_MOST_RANKS)
         snprintf(why, size,
                  "the flat arm would move %u times the bytes of the hierarchical one between nodes, for so many ranks "
@@ -188,7 +187,6 @@ comm_refuse(struct comm_member *m, const struct comm_pending *p, zipcclResult_t 
              (int)result, s->id, m->comm->key, m->comm->job->name, m->rank);
     comm_complete(m, p, result, text, 0, zipcclCodecRaw);
 }
-
 
 /* Copies the counts that follow the request. Freed by comm_pending_free. */
 static zipcclResult_t take_counts(const struct comm *c, const struct frame *f, struct comm_pending *p) {

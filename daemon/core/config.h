@@ -30,12 +30,14 @@ struct config {
     char advertise[96];
     char device[16];
     uint64_t workers;
+    uint64_t busy_poll; /* us, 0: off */
     char fabric[16];
     char ucx_tls[128];
     char ucx_net_devices[128];
     uint64_t link_rate; /* bits a second */
     char codec[16];
-    char all_to_all[16];
+    char arm[16];
+    char all_to_all_phases[16];
     uint64_t chunk_bytes;
     uint64_t window;
     bool verify;

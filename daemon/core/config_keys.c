@@ -7,6 +7,7 @@
 #include "daemon/core/config.h"
 #include "daemon/core/log.h"
 #include "daemon/core/units.h"
+#include "proto/spin.h"
 
 #define FIELD(name) offsetof(struct config, name), sizeof(((struct config *)0)->name)
 #define SECONDS     1000ull
@@ -15,7 +16,8 @@
 static const char *const config_devices[] = {"auto", "host", NULL};
 static const char *const config_fabrics[] = {"ucx", "none", NULL};
 static const char *const config_codecs[] = {"auto", "raw", "top7", "tier", NULL};
-static const char *const config_phases[] = {"stream", "two-phase", "sizes-first", NULL};
+static const char *const config_arms[] = {"auto", "hierarchical", "flat", "ring", NULL};
+static const char *const config_phases[] = {"stream", "two", "sizes", NULL};
 
 /* name, type, default, min, max, allowed, field, reload, doc */
 const struct config_key config_keys[] = {
@@ -35,6 +37,9 @@ const struct config_key config_keys[] = {
     {"device", CONFIG_CHOICE, "auto", 0, 0, config_devices, FIELD(device), false, "Where buffers live and codecs run."},
     {"workers", CONFIG_UINT, "0", 0, 1024, NULL, FIELD(workers), false,
      "Worker threads of the host device. 0: chosen from the processors."},
+    {"busy_poll", CONFIG_UINT, "50", 0, SPIN_MAX_US, NULL, FIELD(busy_poll), true,
+     "Microseconds for which the daemon looks for the next request before it sleeps. Only while requests follow each\n"
+     "other about as fast, and others want the processor little: an idle daemon uses none. 0: it sleeps at once."},
     {"fabric", CONFIG_CHOICE, "ucx", 0, 0, config_fabrics, FIELD(fabric), false,
      "How data travels between nodes. none: this daemon serves communicators of one node alone."},
     {"ucx_tls", CONFIG_STRING, "", 0, 0, NULL, FIELD(ucx_tls), false, "UCX_TLS. Empty: UCX chooses."},
@@ -46,9 +51,14 @@ const struct config_key config_keys[] = {
     {"codec", CONFIG_CHOICE, "auto", 0, 0, config_codecs, FIELD(codec), false,
      "Codec of operations whose ranks pin none. auto: coded where that is faster on the link, else raw. The value of\n"
      "the node that made the unique id counts for all nodes of a communicator."},
-    {"all_to_all", CONFIG_CHOICE, "stream", 0, 0, config_phases, FIELD(all_to_all), false,
-     "How coded chunks of all-to-all, gather, scatter, send and receive travel. stream: one message a chunk. two-phase:\n"
-     "parts of known size first, the rest behind them. sizes-first: nothing before all sizes are known; for\n"
+    {"arm", CONFIG_CHOICE, "auto", 0, 0, config_arms, FIELD(arm), false,
+     "How operations that reduce move their data, where the ranks pin no arm. auto: what is fastest of hierarchical "
+     "and\nflat, which give the same bits; ring gives others, in NCCL's manner. flat is taken where it can be, else\n"
+     "hierarchical. The value of the node that made the unique id counts."},
+    {"all_to_all_phases", CONFIG_CHOICE, "stream", 0, 0, config_phases, FIELD(all_to_all_phases), false,
+     "How coded chunks of all-to-all, gather, scatter, send and receive travel. stream: one message a chunk. "
+     "two:\n"
+     "parts of known size first, the rest behind them. sizes: nothing before all sizes are known; for\n"
      "comparison. The value of the node that made the unique id counts."},
     {"chunk_bytes", CONFIG_SIZE, "4MiB", 64u << 10, 64u << 20, NULL, FIELD(chunk_bytes), false,
      "Greatest piece that is coded and sent alone. The least of all nodes counts."},

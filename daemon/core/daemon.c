@@ -18,6 +18,7 @@
 #include "daemon/core/peer.h"
 #include "daemon/core/session.h"
 #include "kernels/codec.h"
+#include "proto/op.h"
 #include "zipccl.h"
 #ifdef ZIPCCL_HAVE_SYSTEMD
 #    include <systemd/sd-daemon.h>
@@ -87,6 +88,7 @@ static void daemon_signal(uv_signal_t *handle, int signum) {
 
 /* Applies what may change while running, and says what may not. */
 static void daemon_apply(struct daemon *d, const struct config *fresh) {
+    uint64_t rate = d->config.link_rate;
     char before[160], after[160];
     for (size_t i = 0; i < config_num_keys; i++) {
         const struct config_key *key = &config_keys[i];
@@ -105,6 +107,8 @@ static void daemon_apply(struct daemon *d, const struct config *fresh) {
     (void)log_set_level_name(d->config.log_level);
     if (d->fabric_ops != NULL)
         d->fabric_ops->set_link_rate(d->fabric, d->config.link_rate);
+    if (d->config.link_rate != rate)
+        comm_choices_alarm(d);
 }
 
 static void daemon_reload(uv_signal_t *handle, int signum) {
@@ -222,9 +226,11 @@ static void daemon_names(struct daemon *d, const struct daemon_options *options)
     log_init(d->config.node_name);
     if (!codec_from_name(d->config.codec, &d->codec))
         d->codec = zipcclCodecAuto;
-    d->phases = strcmp(d->config.all_to_all, "two-phase") == 0     ? PLAN_TWO_PHASE
-                : strcmp(d->config.all_to_all, "sizes-first") == 0 ? PLAN_SIZES_FIRST
-                                                                   : PLAN_STREAM;
+    if (!arm_from_name(d->config.arm, &d->arm))
+        d->arm = zipcclArmAuto;
+    d->phases = strcmp(d->config.all_to_all_phases, "two") == 0     ? PLAN_TWO_PHASE
+                : strcmp(d->config.all_to_all_phases, "sizes") == 0 ? PLAN_SIZES_FIRST
+                                                                    : PLAN_STREAM;
 }
 
 zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *options) {
@@ -284,9 +290,25 @@ fail:
     return rc;
 }
 
+/* A turn of the loop a time. After one that served a client the next ones do not sleep, for a while, where its like
+ * came soon before. */
 void daemon_run(struct daemon *d) {
-    while (!d->stopping)
-        (void)uv_run(&d->loop, UV_RUN_DEFAULT);
+    uint64_t now = daemon_now_ns(), served_ns = 0;
+    while (!d->stopping) {
+        uint64_t bound = d->config.busy_poll * 1000;
+        bool look = now - served_ns < bound && spin_worth(&d->spin, bound, now);
+        d->served = false;
+        (void)uv_run(&d->loop, look ? UV_RUN_NOWAIT : UV_RUN_ONCE);
+        now = daemon_now_ns();
+        if (d->served) {
+            spin_waited(&d->spin, bound, now - served_ns);
+            served_ns = now;
+        } else if (look) {
+            uint64_t before = now;
+            now = spin_yield();
+            spin_yielded(&d->spin, before, now);
+        }
+    }
 }
 
 static void daemon_close_handle(uv_handle_t *handle, void *arg) {

@@ -17,6 +17,7 @@
 #include "daemon/core/list.h"
 #include "daemon/core/server.h"
 #include "daemon/core/stats.h"
+#include "proto/spin.h"
 
 struct daemon {
     uv_loop_t loop;
@@ -31,6 +32,8 @@ struct daemon {
     char listening[112];    /* as bound */
 
     bool draining, stopping;
+    bool served; /* a client, in this turn of the loop */
+    struct spin spin;
     uint64_t drain_deadline_ns;
 
     uv_prepare_t reaper;
@@ -44,7 +47,8 @@ struct daemon {
     struct fabric *fabric;
     struct executor *executor;
     uint64_t encode_bps, decode_bps;
-    zipcclCodec_t codec; /* of operations whose ranks pin none */
+    zipcclCodec_t codec;
+    zipcclArm_t arm; /* of operations whose ranks pin none */
     enum plan_phases phases;
 
     struct server server;      /* clients */

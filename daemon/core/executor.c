@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 zipcclResult_t executor_new(const struct executor_config *config, struct executor **executor) {
     *executor = NULL;
     if (config->window == 0 || config->chunk_bytes == 0)

@@ -277,16 +277,16 @@ static void fill_items(struct exec_op *op, const struct exec_args *args) {
     }
     for (uint32_t i = 0; i < e->ntransfers; i++) {
         const struct plan_transfer *t = &e->transfers[i];
-        op->items[i] = (struct exec_item){
-            .op = (uint8_t)(t->op == zipcclOpRecv ? zipcclOpSend : t->op),
-            .dtype = (uint8_t)t->dtype,
-            .codec = (uint8_t)t->codec,
-            .seq = args->numbers[i],
-            .channel = t->send ? fabric_channel(e->rank, t->peer) : fabric_channel(t->peer, e->rank),
-            .op_count = t->count,
-            .value_bytes = dtype_get(t->dtype)->bytes,
-            .peer = t->peer,
-            .number = args->seq};
+        op->items[i] =
+            (struct exec_item){.op = (uint8_t)(t->op == zipcclOpRecv ? zipcclOpSend : t->op),
+                               .dtype = (uint8_t)t->dtype,
+                               .codec = (uint8_t)t->codec,
+                               .seq = args->numbers[i],
+                               .channel = t->send ? fabric_channel(e->rank, t->peer) : fabric_channel(t->peer, e->rank),
+                               .op_count = t->count,
+                               .value_bytes = dtype_get(t->dtype)->bytes,
+                               .peer = t->peer,
+                               .number = args->seq};
     }
 }
 

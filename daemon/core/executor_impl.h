@@ -72,7 +72,7 @@ struct exec_item {
     uint32_t seq, channel;
     uint64_t op_count; /* v operations: a hash of the counts */
     size_t value_bytes;
-    uint32_t peer; /* exchange: the other rank */
+    uint32_t peer;   /* exchange: the other rank */
     uint64_t number; /* for people: of the operation */
 };
 
@@ -133,7 +133,7 @@ void exec_step_complete(struct exec_op *op, uint32_t step);
 
 const struct plan_step *exec_step_of(const struct exec_work *work);
 const struct exec_item *exec_item_of(const struct exec_work *work);
-uint8_t *exec_values(struct exec_op *op, struct plan_ref ref);             /* the address that a reference means */
+uint8_t *exec_values(struct exec_op *op, struct plan_ref ref);                 /* the address that a reference means */
 struct exec_slot *exec_slot_to_write(struct exec_op *op, struct plan_ref ref); /* NULL, with op failed: no memory */
 void exec_work_end(struct exec_work *work, bool success);
 bool exec_work_submit(struct exec_work *work, void (*done)(struct device_job *)); /* true: over already */

@@ -213,9 +213,8 @@ static void start_copy(struct exec_work *work) {
 
 static void fill_input(struct exec_op *op, const struct plan_step *st, const struct plan_input *in,
                        struct device_input *out) {
-    *out = (struct device_input){.codec = (zipcclCodec_t)in->codec,
-                                 .ends_group = in->ends_group,
-                                 .round_group = in->round_group};
+    *out = (struct device_input){
+        .codec = (zipcclCodec_t)in->codec, .ends_group = in->ends_group, .round_group = in->round_group};
     if (in->ref.space == PLAN_SLOT) {
         const struct exec_slot *slot = &op->slots[in->ref.index];
         out->src = slot->memory;
@@ -251,8 +250,7 @@ static void start_reduce(struct exec_work *work) {
                                     .inputs = inputs,
                                     .ninputs = st->ninputs,
                                     .redop = (zipcclRedOp_t)item->redop,
-                                    .divisor =
-                                        st->final && item->redop == zipcclAvg ? op->comm->topology.nranks : 0,
+                                    .divisor = st->final && item->redop == zipcclAvg ? op->comm->topology.nranks : 0,
                                     .dst = dst,
                                     .count = st->count};
     if (exec_work_submit(work, reduce_done))

@@ -114,6 +114,7 @@ void session_tick(struct daemon *d, uint64_t now_ns) {
 /* One frame. False: the stream is over for this session. */
 static bool session_frame(struct session *s, const struct frame *f) {
     s->daemon->stats.counters[STATS_frames_received]++;
+    s->daemon->served = true;
     if (f->type == WIRE_REQUEST && s->state == SESSION_OPEN) {
         comm_request(s, f);
         return true;

@@ -28,6 +28,12 @@ struct queue {
     struct device_job *head, **tail;
 };
 
+struct worker {
+    struct device *device;
+    pthread_t thread;
+    struct host_scratch scratch;
+};
+
 struct device {
     struct device_config config;
     struct host_pool pool;
@@ -43,8 +49,9 @@ struct device {
     pthread_mutex_t done_lock;
     struct queue done;
 
+    struct host_scratch inline_scratch; /* of the loop thread */
     unsigned nworkers;
-    pthread_t workers[MAX_WORKERS];
+    struct worker workers[MAX_WORKERS];
 };
 
 static void queue_init(struct queue *q) {
@@ -92,7 +99,8 @@ static void give_back(struct device *d, struct device_job *job) {
 }
 
 static void *worker_main(void *arg) {
-    struct device *d = arg;
+    struct worker *self = arg;
+    struct device *d = self->device;
     pthread_mutex_lock(&d->lock);
     for (;;) {
         struct device_job *job = take(d);
@@ -100,7 +108,7 @@ static void *worker_main(void *arg) {
             if (d->idle > 0 && (d->codec.head || d->copy.head))
                 pthread_cond_signal(&d->wake);
             pthread_mutex_unlock(&d->lock);
-            host_work_run(job);
+            host_work_run(job, &self->scratch);
             give_back(d, job);
             pthread_mutex_lock(&d->lock);
         } else if (d->stop) {
@@ -129,7 +137,10 @@ static void host_close(struct device *d) {
     pthread_cond_broadcast(&d->wake);
     pthread_mutex_unlock(&d->lock);
     for (unsigned i = 0; i < d->nworkers; i++)
-        pthread_join(d->workers[i], NULL);
+        pthread_join(d->workers[i].thread, NULL);
+    for (unsigned i = 0; i < MAX_WORKERS; i++)
+        host_scratch_free(&d->workers[i].scratch);
+    host_scratch_free(&d->inline_scratch);
     host_pool_drain(&d->pool);
     if (d->event_fd >= 0)
         close(d->event_fd);
@@ -152,7 +163,7 @@ static zipcclResult_t host_open(const struct device_config *config, struct devic
     pthread_mutex_init(&d->done_lock, NULL);
     pthread_cond_init(&d->wake, NULL);
     d->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (d->event_fd < 0)
+    if (d->event_fd < 0 || !host_scratch_init(&d->inline_scratch))
         goto fail;
     unsigned want = config->workers, cpus = online_cpus();
     if (want == 0)
@@ -164,11 +175,13 @@ static zipcclResult_t host_open(const struct device_config *config, struct devic
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (d->nworkers < want) {
-        if (pthread_create(&d->workers[d->nworkers], NULL, worker_main, d) != 0)
+        struct worker *w = &d->workers[d->nworkers];
+        w->device = d;
+        if (!host_scratch_init(&w->scratch) || pthread_create(&w->thread, NULL, worker_main, w) != 0)
             break;
         char name[16];
         snprintf(name, sizeof(name), "zipccl-work-%u", d->nworkers % 100);
-        pthread_setname_np(d->workers[d->nworkers], name);
+        pthread_setname_np(w->thread, name);
         d->nworkers++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -191,7 +204,7 @@ static void host_free(struct device *d, void *ptr, size_t bytes) {
 
 static bool host_submit(struct device *d, struct device_job *job) {
     if (host_work_bytes(job) < d->config.inline_bytes) {
-        host_work_run(job);
+        host_work_run(job, &d->inline_scratch);
         return true;
     }
     pthread_mutex_lock(&d->lock);

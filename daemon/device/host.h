@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the host device: its memory (host_memory.c), the work itself (host_work.c), threads and queues (host.c).
+ * Inside the host device: its memory (host_memory.c), the work itself (host_work.c, host_reduce.c), threads and queues
+ * (host.c).
  */
 #ifndef ZIPCCL_DAEMON_DEVICE_HOST_H
 #define ZIPCCL_DAEMON_DEVICE_HOST_H
@@ -26,9 +27,31 @@ void *host_pool_alloc(struct host_pool *pool, size_t bytes);
 void host_pool_free(struct host_pool *pool, void *ptr, size_t bytes);
 void host_pool_drain(struct host_pool *pool);
 
-/* Does the job's work on the calling thread; sets its results. */
-void host_work_run(struct device_job *job);
-/* Bytes of values that a job moves. */
+struct codec_reader;
+struct reduce_input;
+
+/* What a thread needs for reductions, so that no job allocates; host_reduce.c. */
+struct host_scratch {
+    uint8_t *decoded;    /* groups of coded inputs */
+    void *group, *total; /* accumulators between parts of a reduction */
+    struct codec_reader *readers;
+    struct reduce_input *inputs;
+    uint32_t capacity; /* of readers and inputs */
+};
+
+/* False where memory is out; host_scratch_free in any case. */
+bool host_scratch_init(struct host_scratch *s);
+void host_scratch_free(struct host_scratch *s);
+/* Room for more inputs than any job had before. */
+bool host_scratch_reserve(struct host_scratch *s, uint32_t inputs);
+
+/* Does the job's work on the calling thread, which owns the scratch; sets its results. */
+void host_work_run(struct device_job *job, struct host_scratch *scratch);
+/* DEVICE_REDUCE. Returns the job's result and sets bad_input. */
+zipcclResult_t host_reduce(struct device_job *job, struct host_scratch *scratch);
+/* XXH3 of two parts, one after the other. */
+uint64_t host_hash_parts(const void *a, size_t a_bytes, const void *b, size_t b_bytes);
+/* Bytes of values that a job moves; of a reduction: of all its inputs. */
 size_t host_work_bytes(const struct device_job *job);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The work of a job on the host: codec, copies and hashes.
+ * The work of a job on the host: codec, copies and hashes; reductions are in host_reduce.c.
  */
 #define XXH_STATIC_LINKING_ONLY
 #include "daemon/device/host.h"
@@ -18,7 +18,7 @@ static uint64_t now_ns(void) {
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static uint64_t hash_parts(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
+uint64_t host_hash_parts(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
     if (b_bytes == 0)
         return XXH3_64bits(a, a_bytes);
     if ((const uint8_t *)a + a_bytes == (const uint8_t *)b)
@@ -34,7 +34,7 @@ size_t host_work_bytes(const struct device_job *job) {
     if (job->work == DEVICE_COPY)
         return job->count;
     const struct dtype_info *info = dtype_get(job->dtype);
-    return job->count * (info ? info->bytes : 1);
+    return job->count * (info ? info->bytes : 1) * (job->work == DEVICE_REDUCE ? job->ninputs : 1);
 }
 
 static void encode(struct device_job *job) {
@@ -44,11 +44,12 @@ static void encode(struct device_job *job) {
     job->out_static = sizes.static_bytes;
     job->out_dynamic = sizes.dynamic_bytes;
     if (job->result == zipcclSuccess && job->verify)
-        job->hash = hash_parts(job->dst, sizes.static_bytes, job->dst_dynamic, sizes.dynamic_bytes);
+        job->hash = host_hash_parts(job->dst, sizes.static_bytes, job->dst_dynamic, sizes.dynamic_bytes);
 }
 
 static void decode(struct device_job *job) {
-    if (job->verify && hash_parts(job->src, job->src_static, job->src_dynamic, job->src_dynamic_bytes) != job->hash) {
+    if (job->verify &&
+        host_hash_parts(job->src, job->src_static, job->src_dynamic, job->src_dynamic_bytes) != job->hash) {
         job->result = zipcclCorruptData;
         return;
     }
@@ -56,7 +57,7 @@ static void decode(struct device_job *job) {
                                job->src_dynamic_bytes, job->dst, job->count, job->flags);
 }
 
-void host_work_run(struct device_job *job) {
+void host_work_run(struct device_job *job, struct host_scratch *scratch) {
     uint64_t start = now_ns();
     switch (job->work) {
     case DEVICE_ENCODE:
@@ -72,6 +73,9 @@ void host_work_run(struct device_job *job) {
         if (job->verify)
             job->hash = XXH3_64bits(job->src, job->count);
         job->result = zipcclSuccess;
+        break;
+    case DEVICE_REDUCE:
+        job->result = host_reduce(job, scratch);
         break;
     default:
         job->result = zipcclInternalError;

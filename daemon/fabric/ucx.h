@@ -41,6 +41,7 @@ struct ucx_send {
         uint64_t queued_ns;  /* while it waits for its time */
         ucp_dt_iov_t iov[2]; /* once UCX has it */
     };
+    bool gate; /* a small message that goes by rendezvous: its end says that the receiver keeps up */
 };
 _Static_assert(sizeof(struct ucx_send) <= sizeof(((struct fabric_send *)0)->internal), "internal is too small");
 _Static_assert(sizeof(struct ucx_link) <= sizeof(((struct fabric_recv *)0)->internal), "internal is too small");

@@ -44,7 +44,7 @@ static void sent(void *request, ucs_status_t status, void *user_data) {
     struct fabric *f = send->peer->fabric;
     if (request)
         ucp_request_free(request);
-    if (send->header.reserved2) { /* a gate opens */
+    if (ucx_send_of(send)->gate) {
         struct ucx_comm *c = ucx_comm_find(f, send->header.comm);
         if (c && c->gates > 0)
             c->gates--;
@@ -67,16 +67,15 @@ static void issue(struct fabric *f, struct fabric_send *send) {
     struct ucx_send *s = ucx_send_of(send);
     size_t bytes = ucx_send_bytes(send);
     bool small = bytes <= UCX_SMALL_BYTES;
-    send->header.reserved2 = 0;
+    s->gate = false;
     if (atomic_load(&send->peer->failed)) {
         ucx_finish(f, &s->link, zipcclRemoteError);
         return;
     }
-    bool gate = small && bytes > 0 && is_gate(f, send);
-    send->header.reserved2 = gate; /* read by this side alone */
+    s->gate = small && bytes > 0 && is_gate(f, send);
     ucp_request_param_t param = {.op_attr_mask =
                                      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
-                                 .flags = small && !gate ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV,
+                                 .flags = small && !s->gate ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV,
                                  .cb.send = sent,
                                  .user_data = send};
     const void *buffer = send->iov[0].base;

@@ -41,7 +41,7 @@ template <int DTYPE> GPU_FN uint32_t from_float(float f) {
     const uint32_t x = __float_as_uint(f), a = x & 0x7fffffff, sign = x >> 31;
     const bool nan = a > 0x7f800000;
     if constexpr (DTYPE == zipcclFloat32)
-        return x;
+        return nan ? 0x7fffffff : x;
     else if constexpr (DTYPE == zipcclBfloat16)
         return nan ? 0x7fff : (x + 0x7fff + (x >> 16 & 1)) >> 16;
     else if constexpr (DTYPE == zipcclFloat16)

@@ -219,7 +219,15 @@ SPOIL(send_none, r->send_buffer = 0)
 SPOIL(op, r->op = 77)
 SPOIL(dtype, r->dtype = 77)
 SPOIL(codec, r->codec = 77)
-SPOIL(flags, r->flags = 1)
+SPOIL(flags, r->flags = 2)
+SPOIL(group_barrier, r->op = zipcclOpBarrier; r->flags = WIRE_GROUP_MORE)
+SPOIL(redop, r->op = zipcclOpAllReduce; r->arm = zipcclArmAuto; r->redop = 77)
+SPOIL(redop_unused, r->redop = 1)
+SPOIL(arm, r->op = zipcclOpAllReduce; r->arm = 77)
+SPOIL(arm_unused, r->arm = zipcclArmAuto)
+SPOIL(scalar, r->op = zipcclOpAllReduce; r->arm = zipcclArmAuto; r->scalar = 3)
+SPOIL(peer, r->op = zipcclOpSend; r->root = 1)
+SPOIL(no_counts, r->op = zipcclOpAllToAllv; r->count = 0)
 SPOIL(reserved, r->reserved = 1)
 SPOIL(capped, r->max_count = 1)
 SPOIL(root, r->op = zipcclOpBroadcast; r->root = 1)
@@ -243,6 +251,14 @@ static void case_bad_requests(struct e2e *e) {
     TRY(dtype);
     TRY(codec);
     TRY(flags);
+    TRY(group_barrier);
+    TRY(redop);
+    TRY(redop_unused);
+    TRY(arm);
+    TRY(arm_unused);
+    TRY(scalar);
+    TRY(peer);
+    TRY(no_counts);
     TRY(reserved);
     TRY(capped);
     TRY(root);

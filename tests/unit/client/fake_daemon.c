@@ -19,19 +19,24 @@
 
 #define MAX_CONNS   4
 #define MAX_BUFFERS 256
-#define MAX_HELD    1024 /* as the daemon */
+#define MAX_HELD    8192
+#define MAX_COMMS   16
 
 struct fake_conn {
     struct frame_conn *conn;
-    unsigned nranks[16];
+    struct {
+        unsigned nranks, rank;
+    } comms[MAX_COMMS];
     unsigned ncomms;
     struct {
         uint8_t *base;
         size_t bytes;
     } buffers[MAX_BUFFERS];
     unsigned nbuffers;
-    struct wire_request held[MAX_HELD];
+    struct wire_request *held[MAX_HELD]; /* whole frames */
     unsigned nheld;
+    struct wire_request *group[MAX_HELD];
+    unsigned ngroup;
 };
 
 static void must(bool ok) {
@@ -49,62 +54,246 @@ static uint8_t *at(struct fake_conn *c, uint64_t buffer, uint64_t offset, size_t
     return c->buffers[buffer - 1].base + offset;
 }
 
-/* bfloat16 or bytes: enough for the tests. */
-static void run(struct fake_conn *c, const struct wire_request *q, zipcclResult_t result, const char *text) {
-    uint8_t bytes[sizeof(struct wire_completion) + 64];
-    size_t n = q->count * (q->dtype == zipcclBfloat16 ? 2 : 1), ranks = c->nranks[q->comm - 1];
-    if (result == zipcclSuccess && n) {
-        if (q->op == zipcclOpAllGather) {
-            const uint8_t *send = at(c, q->send_buffer, q->send_offset, n);
-            uint8_t *recv = at(c, q->recv_buffer, q->recv_offset, n * ranks);
-            for (size_t i = 0; i < ranks; i++)
-                if (recv + i * n != send)
-                    memcpy(recv + i * n, send, n);
-        } else if (q->op == zipcclOpBroadcast) {
-            uint8_t *recv = at(c, q->recv_buffer, q->recv_offset, n);
-            if (!q->send_buffer)
-                memset(recv, 0x5a, n);
-            else if (recv != at(c, q->send_buffer, q->send_offset, n))
-                memcpy(recv, at(c, q->send_buffer, q->send_offset, n), n);
-        }
+static size_t width_of(unsigned dtype) {
+    static const uint8_t widths[zipcclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+    must(dtype < zipcclNumTypes);
+    return widths[dtype];
+}
+
+/* The reduction of n equal ranks. */
+static double reduce(const struct wire_request *q, double x, unsigned n) {
+    double result = x;
+    float f;
+    int32_t i;
+    switch (q->redop) {
+    case zipcclSum:
+        return n * x;
+    case zipcclProd:
+        for (unsigned k = 1; k < n; k++)
+            result *= x;
+        return result;
+    case zipcclPreMulSum:
+        memcpy(&f, &q->scalar, sizeof f);
+        memcpy(&i, &q->scalar, sizeof i);
+        return n * x * (q->dtype == zipcclFloat32 ? (double)f : (double)i);
+    default:
+        return x;
     }
-    struct wire_completion w = {.comm = q->comm, .seq = q->seq, .result = result, .text_bytes = (uint32_t)strlen(text)};
-    memcpy(bytes, &w, sizeof w);
-    memcpy(bytes + sizeof w, text, w.text_bytes);
-    zipcclResult_t r = frame_conn_send(c->conn, WIRE_COMPLETION, 0, bytes, sizeof w + w.text_bytes, NULL, 0);
+}
+
+static void reduce_all(const struct wire_request *q, void *values, size_t bytes, unsigned n) {
+    for (size_t i = 0; q->dtype == zipcclUint8 && i < bytes; i++)
+        ((uint8_t *)values)[i] = (uint8_t)reduce(q, ((uint8_t *)values)[i], n);
+    for (size_t i = 0; q->dtype == zipcclInt32 && i < bytes / 4; i++)
+        ((int32_t *)values)[i] = (int32_t)reduce(q, ((int32_t *)values)[i], n);
+    for (size_t i = 0; q->dtype == zipcclFloat32 && i < bytes / 4; i++)
+        ((float *)values)[i] = (float)reduce(q, ((float *)values)[i], n);
+}
+
+/* `bytes` of what there is, again and again. */
+static void repeat(uint8_t *to, size_t bytes, const uint8_t *from, size_t there) {
+    for (size_t i = 0; i < bytes; i++)
+        to[i] = there ? from[i % there] : 0x5a;
+}
+
+/* What one request reads and writes, in bytes. */
+struct work {
+    size_t send, recv;
+};
+
+static struct work work_of(const struct wire_request *q, const uint64_t *counts, size_t n, size_t rank, size_t w) {
+    struct work k = {0};
+    size_t all = 0, one = q->count * w;
+    bool root = rank == q->root;
+    for (size_t i = 0; (q->op == zipcclOpAllGatherv || q->op == zipcclOpReduceScatterv) && i < n; i++)
+        all += counts[i] * w;
+    switch (q->op) {
+    case zipcclOpAllGather:
+        return (struct work){one, one * n};
+    case zipcclOpBroadcast:
+        return (struct work){root ? one : 0, one};
+    case zipcclOpReduceScatter:
+        return (struct work){one * n, one};
+    case zipcclOpAllReduce:
+        return (struct work){one, one};
+    case zipcclOpReduce:
+        return (struct work){one, root ? one : 0};
+    case zipcclOpAllToAll:
+        return (struct work){one * n, one * n};
+    case zipcclOpAllToAllv:
+        for (size_t i = 0; i < n; i++) {
+            size_t s = counts[i] ? (counts[i] + counts[n + i]) * w : 0;
+            size_t r = counts[2 * n + i] ? (counts[2 * n + i] + counts[3 * n + i]) * w : 0;
+            k.send = s > k.send ? s : k.send;
+            k.recv = r > k.recv ? r : k.recv;
+        }
+        return k;
+    case zipcclOpGather:
+        return (struct work){one, root ? one * n : 0};
+    case zipcclOpScatter:
+        return (struct work){root ? one * n : 0, one};
+    case zipcclOpSend:
+        return (struct work){one, 0};
+    case zipcclOpRecv:
+        return (struct work){0, one};
+    case zipcclOpAllGatherv:
+        return (struct work){counts[rank] * w, all};
+    case zipcclOpReduceScatterv:
+        return (struct work){all, counts[rank] * w};
+    default:
+        return k;
+    }
+}
+
+/* send is a copy, so that in place is nothing special. */
+static void play(const struct wire_request *q, const uint64_t *counts, size_t n, size_t rank, size_t w,
+                 const uint8_t *send, size_t send_bytes, uint8_t *recv, size_t recv_bytes) {
+    size_t one = q->count * w, before = 0;
+    switch (q->op) {
+    case zipcclOpAllGather:
+    case zipcclOpBroadcast:
+    case zipcclOpGather:
+    case zipcclOpAllReduce:
+    case zipcclOpReduce:
+    case zipcclOpRecv:
+        repeat(recv, recv_bytes, send, send_bytes);
+        break;
+    case zipcclOpReduceScatter:
+        memcpy(recv, send + rank * one, one);
+        break;
+    case zipcclOpScatter:
+        repeat(recv, one, send ? send + rank * one : NULL, send ? one : 0);
+        break;
+    case zipcclOpAllToAll:
+        repeat(recv, recv_bytes, send + rank * one, one);
+        break;
+    case zipcclOpAllToAllv:
+        for (size_t i = 0; i < n; i++)
+            if (counts[2 * n + i])
+                repeat(recv + counts[3 * n + i] * w, counts[2 * n + i] * w, send ? send + counts[n + rank] * w : NULL,
+                       counts[rank] * w);
+        break;
+    case zipcclOpAllGatherv:
+        for (size_t i = 0; i < n; before += counts[i++] * w)
+            repeat(recv + before, counts[i] * w, send, send_bytes);
+        break;
+    case zipcclOpReduceScatterv:
+        for (size_t i = 0; i < rank; i++)
+            before += counts[i] * w;
+        memcpy(recv, send + before, recv_bytes);
+        break;
+    default:
+        break;
+    }
+    if (q->op == zipcclOpReduceScatter || q->op == zipcclOpReduceScatterv || q->op == zipcclOpAllReduce ||
+        q->op == zipcclOpReduce)
+        reduce_all(q, recv, recv_bytes, (unsigned)n);
+}
+
+static void run(struct fake_conn *c, struct wire_request *q, zipcclResult_t result, const char *text) {
+    uint8_t bytes[sizeof(struct wire_completion) + 64];
+    size_t w = width_of(q->dtype), n = c->comms[q->comm - 1].nranks, rank = c->comms[q->comm - 1].rank;
+    const uint64_t *counts = (const uint64_t *)(q + 1);
+    if (result == zipcclSuccess) {
+        struct work k = work_of(q, counts, n, rank, w);
+        uint8_t *send = NULL;
+        if (k.send) {
+            send = malloc(k.send);
+            must(send);
+            memcpy(send, at(c, q->send_buffer, q->send_offset, k.send), k.send);
+        } else {
+            must(!q->send_buffer);
+        }
+        must(k.recv || !q->recv_buffer);
+        if (k.recv)
+            play(q, counts, n, rank, w, send, k.send, at(c, q->recv_buffer, q->recv_offset, k.recv), k.recv);
+        free(send);
+    }
+    struct wire_completion done = {
+        .comm = q->comm, .seq = q->seq, .result = result, .text_bytes = (uint32_t)strlen(text)};
+    memcpy(bytes, &done, sizeof done);
+    memcpy(bytes + sizeof done, text, done.text_bytes);
+    zipcclResult_t r = frame_conn_send(c->conn, WIRE_COMPLETION, 0, bytes, sizeof done + done.text_bytes, NULL, 0);
     (void)r;
+    free(q);
+}
+
+static size_t counts_of(const struct wire_request *q, size_t n) {
+    return q->op == zipcclOpAllToAllv ? 4 * n : q->op == zipcclOpAllGatherv || q->op == zipcclOpReduceScatterv ? n : 0;
+}
+
+/* The frame, remembered and copied. */
+static struct wire_request *take(struct fake *f, const struct fake_conn *c, const struct frame *in) {
+    struct wire_request *q = malloc(in->length);
+    must(q && in->length >= sizeof *q);
+    memcpy(q, in->payload, in->length);
+    must(q->comm && q->comm <= c->ncomms);
+    f->ncounts = (unsigned)counts_of(q, c->comms[q->comm - 1].nranks);
+    must(in->length == sizeof *q + f->ncounts * sizeof(uint64_t));
+    memcpy(f->counts, q + 1, (f->ncounts < FAKE_COUNTS ? f->ncounts : FAKE_COUNTS) * sizeof(uint64_t));
+    f->last = *q;
+    if (!atomic_load(&f->ops)) {
+        f->first = *q;
+        f->more = 0;
+    }
+    f->more += q->flags & WIRE_GROUP_MORE;
+    atomic_fetch_add(&f->ops, 1);
+    return q;
+}
+
+/* Runs a request, or, where it is the last of a group, the whole. */
+static void run_whole(struct fake_conn *c, struct wire_request *q) {
+    must(c->ngroup < MAX_HELD && (!c->ngroup || c->group[0]->comm == q->comm));
+    c->group[c->ngroup++] = q;
+    if (q->flags & WIRE_GROUP_MORE)
+        return;
+    for (unsigned i = 0; i < c->ngroup; i++)
+        run(c, c->group[i], zipcclSuccess, "");
+    c->ngroup = 0;
 }
 
 static bool request(struct fake *f, struct fake_conn *c, const struct frame *in) {
     Zipccl__CommEvent event = ZIPCCL__COMM_EVENT__INIT;
-    struct wire_request q;
     char text[] = "rank 3 on node-b died";
-    must(in->length == sizeof q);
-    memcpy(&q, in->payload, sizeof q);
-    f->last = q;
-    atomic_fetch_add(&f->ops, 1);
+    struct wire_request *q = take(f, c, in);
     switch (atomic_load(&f->mode)) {
     case FAKE_CLOSE_ON_OP:
+        free(q);
         return false;
     case FAKE_FAIL_OP:
-        run(c, &q, zipcclInvalidArgument, "ranks differ in count");
+        run(c, q, zipcclInvalidArgument, "ranks differ in count");
         return true;
     case FAKE_EVENT_ON_OP:
-        event.comm = q.comm;
+        event.comm = q->comm;
         event.result = zipcclRemoteError;
         event.text = text;
         reply(c, WIRE_COMM_EVENT, 0, &event.base);
+        free(q);
         return true;
     case FAKE_SILENT:
+        free(q);
         return true;
     case FAKE_HOLD:
         must(c->nheld < MAX_HELD);
         c->held[c->nheld++] = q;
         return true;
     default:
-        run(c, &q, zipcclSuccess, "");
+        run_whole(c, q);
         return true;
     }
+}
+
+static void give_id(const struct fake *f, struct fake_conn *c, uint32_t request_id) {
+    struct wire_unique_id id = {.magic = WIRE_UNIQUE_ID_MAGIC, .key = 7};
+    Zipccl__Error error = ZIPCCL__ERROR__INIT;
+    char text[] = "too many ids";
+    if (atomic_load(&f->mode) == FAKE_NO_ID) {
+        error.result = zipcclLimitExceeded;
+        error.text = text;
+        reply(c, WIRE_ERROR, request_id, &error.base);
+        return;
+    }
+    must(frame_conn_send(c->conn, WIRE_UNIQUE_ID_REPLY, request_id, &id, sizeof id, NULL, 0) == zipcclSuccess);
 }
 
 static bool hello(const struct fake *f, struct fake_conn *c, uint32_t id) {
@@ -117,7 +306,7 @@ static bool hello(const struct fake *f, struct fake_conn *c, uint32_t id) {
         reply(c, WIRE_ERROR, id, &error.base);
         return false;
     }
-    ok.version = atomic_load(&f->mode) == FAKE_VERSION ? 99 : 1;
+    ok.version = atomic_load(&f->mode) == FAKE_VERSION ? 99 : WIRE_VERSION_MAX;
     ok.node = node;
     ok.max_buffer_bytes = 1u << 30;
     reply(c, WIRE_HELLO_REPLY, id, &ok.base);
@@ -128,7 +317,6 @@ static bool handle(struct fake *f, struct fake_conn *c, const struct frame *in) 
     Zipccl__CommInitReply init = ZIPCCL__COMM_INIT_REPLY__INIT;
     Zipccl__BufferRef buffer = ZIPCCL__BUFFER_REF__INIT;
     Zipccl__Status status = ZIPCCL__STATUS__INIT;
-    struct wire_unique_id id = {.magic = WIRE_UNIQUE_ID_MAGIC, .key = 7};
     char node[] = "node-a";
     ProtobufCMessage *m = NULL;
     const char *why;
@@ -140,10 +328,12 @@ static bool handle(struct fake *f, struct fake_conn *c, const struct frame *in) 
         go_on = hello(f, c, in->id);
         break;
     case WIRE_UNIQUE_ID:
-        must(frame_conn_send(c->conn, WIRE_UNIQUE_ID_REPLY, in->id, &id, sizeof id, NULL, 0) == zipcclSuccess);
+        give_id(f, c, in->id);
         break;
     case WIRE_COMM_INIT:
-        c->nranks[c->ncomms++] = ((Zipccl__CommInit *)m)->nranks;
+        must(c->ncomms < MAX_COMMS);
+        c->comms[c->ncomms].nranks = ((Zipccl__CommInit *)m)->nranks;
+        c->comms[c->ncomms++].rank = ((Zipccl__CommInit *)m)->rank;
         init.comm = c->ncomms;
         reply(c, WIRE_COMM_INIT_REPLY, in->id, &init.base);
         break;
@@ -163,7 +353,7 @@ static bool handle(struct fake *f, struct fake_conn *c, const struct frame *in) 
         break;
     case WIRE_COMM_ABORT:
         for (unsigned i = 0; i < c->nheld; i++)
-            run(c, &c->held[i], zipcclAborted, "aborted");
+            run(c, c->held[i], zipcclAborted, "aborted");
         c->nheld = 0;
         __attribute__((fallthrough));
     case WIRE_COMM_DESTROY:
@@ -190,6 +380,10 @@ static void drop(struct fake_conn *c) {
     frame_conn_free(c->conn);
     for (unsigned i = 0; i < c->nbuffers; i++)
         (void)munmap(c->buffers[i].base, c->buffers[i].bytes);
+    for (unsigned i = 0; i < c->nheld; i++)
+        free(c->held[i]);
+    for (unsigned i = 0; i < c->ngroup; i++)
+        free(c->group[i]);
     memset(c, 0, sizeof *c);
 }
 
@@ -221,7 +415,7 @@ static void *run_thread(void *arg) {
                 serve(f, &conns[i]);
             }
             for (unsigned h = 0; atomic_load(&f->release) && h < conns[i].nheld; h++)
-                run(&conns[i], &conns[i].held[h], zipcclSuccess, "");
+                run(&conns[i], conns[i].held[h], zipcclSuccess, "");
             if (atomic_load(&f->release))
                 conns[i].nheld = 0;
             if (conns[i].conn && frame_conn_wants_write(conns[i].conn)) {

@@ -17,7 +17,9 @@
 #include <cmocka.h>
 
 #include "client/lib/admin.h"
+#include "client/lib/connect.h"
 #include "fake_daemon.h"
+#include "proto/spin.h"
 #include "zipccl.h"
 
 #define OK(call) assert_int_equal(call, zipcclSuccess)
@@ -34,6 +36,25 @@ static zipcclComm_t join(int nranks, int rank) {
     OK(zipcclGetUniqueId(&id));
     OK(zipcclCommInitRank(&c, nranks, id, rank));
     return c;
+}
+
+static void spin_setting(void **state) {
+    static const struct {
+        const char *text;
+        uint64_t us;
+    } cases[] = {{"0", 0},
+                 {"120", 120},
+                 {"99999999999999999999999", SPIN_MAX_US},
+                 {"", SPIN_DEFAULT_US},
+                 {"-1", SPIN_DEFAULT_US},
+                 {"5us", SPIN_DEFAULT_US}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(setenv("ZIPCCL_SPIN_US", cases[i].text, 1), 0);
+        assert_int_equal(connect_spin_us(), cases[i].us);
+    }
+    assert_int_equal(unsetenv("ZIPCCL_SPIN_US"), 0);
+    assert_int_equal(connect_spin_us(), SPIN_DEFAULT_US);
 }
 
 static void no_daemon(void **state) {
@@ -549,6 +570,7 @@ static void silent_daemon(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(spin_setting),
         cmocka_unit_test(no_daemon),
         cmocka_unit_test(hello_refused),
         cmocka_unit_test(admin),

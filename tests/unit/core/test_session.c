@@ -225,7 +225,7 @@ static void test_bad_frames(void **state) {
     send_bytes(c, WIRE_COMM_INIT, "\xff\xff\xff\xff", 4);
     expect_error(c, zipcclInvalidArgument, "frame type 6");
     send_bytes(c, WIRE_REQUEST, "x", 1);
-    expect_error(c, zipcclInvalidArgument, "a request has 88 bytes");
+    expect_error(c, zipcclInvalidArgument, "a request has 96 bytes");
     struct wire_request r = {.comm = 77, .seq = 1};
     send_bytes(c, WIRE_REQUEST, &r, sizeof r);
     expect_error(c, zipcclInvalidArgument, "unknown communicator");

@@ -164,15 +164,95 @@ static void test_barrier(void **state) {
     json_decref(root);
 }
 
+/* Every operation moves or sums the right bits; what a node sends is what it must. */
+static void test_every_operation(void **state) {
+    static const struct {
+        const char *op, *more;
+        unsigned wire;
+        double factor;
+    } cases[] = {
+        {"broadcast", "--dtype=fp32", 65536, 1},
+        {"reduce-scatter", "--redop=avg", 32768, 0.75},
+        {"all-reduce", "--arm=hierarchical", 65536, 1.5},
+        {"reduce", "--dtype=int32", 65536, 1},
+        {"all-to-all", "--dtype=e4m3", 65536, 0.75},
+        {"gather", "--imbalance=0.5", 131072, 0.75},
+        {"scatter", "--dtype=fp16", 131072, 0.75},
+        {"send", "--dtype=bf16", 131072, 1},
+        {"all-gather-v", "--dtype=bf16", 0, 0.75},
+        {"reduce-scatter-v", "--redop=premulsum", 0, 0.75},
+        {"all-to-all-v", "--rows=" ZIPCCL_TEST_DATA "/tensors/manifest.json", 0, 0.75},
+    };
+    struct place *p = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(run(p, STDOUT_FILENO, "--op", cases[i].op, cases[i].more, "--size", "64KiB", "--iters", "3",
+                             "--warmup", "2", "--json", NULL),
+                         0);
+        json_t *root = parse(p), *raw = json_object_get(root, "raw");
+        assert_string_equal(json_string_value(json_object_get(root, "op")), cases[i].op);
+        assert_string_equal(json_string_value(json_object_get(root, "bits")), "equal");
+        if (cases[i].wire)
+            assert_int_equal(number(raw, "wire_bytes"), cases[i].wire);
+        else
+            assert_true(number(raw, "wire_bytes") > 0);
+        double factor = number(raw, "bus_gbps") / number(raw, "alg_gbps");
+        assert_true(factor > cases[i].factor * 0.999 && factor < cases[i].factor * 1.001);
+        const json_t *late = json_object_get(raw, "late");
+        assert_int_equal(late != NULL, i == 5);
+        if (late) {
+            assert_true(number(late, "by_us") > 0.49 * number(raw, "p50_us"));
+            assert_true(number(late, "total_us") >= number(late, "by_us"));
+            assert_true(number(late, "total_us") >= number(late, "after_last_call_us"));
+        }
+        json_decref(root);
+    }
+}
+
+/* A ring rounds in an order of its own. */
+static void test_ring(void **state) {
+    struct place *p = *state;
+    assert_int_equal(
+        run(p, STDOUT_FILENO, "--op=all-reduce", "--arm=ring", "--size=64KiB", "--iters=2", "--json", NULL), 0);
+    json_t *root = parse(p);
+    assert_string_equal(json_string_value(json_object_get(root, "wanted_arm")), "ring");
+    assert_string_not_equal(json_string_value(json_object_get(root, "bits")), "DIFFER");
+    json_decref(root);
+}
+
+static void test_openmpi(void **state) {
+    struct place *p = *state;
+    if (access(PROGRAM "-mpi", X_OK) != 0)
+        skip();
+    assert_int_equal(run(p, STDOUT_FILENO, "--op=reduce-scatter", "--ranks-per-node=1", "--size=1MiB", "--iters=3",
+                         "--link-rate=1gbit", "--peer=openmpi", "--json", NULL),
+                     0);
+    json_t *root = parse(p), *peer = json_object_get(root, "openmpi");
+    assert_true(number(peer, "p50_us") >= number(peer, "min_us"));
+    assert_non_null(strstr(json_string_value(json_object_get(peer, "algorithm")), "reduce_scatter"));
+    /* Shaped as root, else computed: the bytes of half a buffer take 4.2 ms. */
+    const json_t *computed = json_object_get(peer, "computed_us");
+    if (geteuid() != 0)
+        assert_true(json_number_value(computed) > 4190);
+    json_decref(root);
+}
+
 static void test_wrong_usage(void **state) {
     struct place *p = *state;
-    assert_int_equal(run(p, STDERR_FILENO, "--op", "all-reduce", NULL), 2);
+    assert_int_equal(run(p, STDERR_FILENO, "--op", "all-nonsense", NULL), 2);
     assert_int_equal(run(p, STDERR_FILENO, "--size", "3", NULL), 2);
     assert_int_equal(run(p, STDERR_FILENO, "--nodes", "0", NULL), 2);
     assert_int_equal(run(p, STDERR_FILENO, "--nodes", "32", "--ranks-per-node", "3", NULL), 2);
     assert_int_equal(run(p, STDERR_FILENO, "--set", "socket=/tmp/x", NULL), 2);
     assert_int_equal(run(p, STDERR_FILENO, "--set", "verify", NULL), 2);
     assert_int_equal(run(p, STDERR_FILENO, "--file", "/nonexistent", NULL), 1);
+    static const char *const wrong[][2] = {
+        {"--op=all-gather", "--redop=sum"}, {"--op=broadcast", "--arm=ring"},    {"--op=all-reduce", "--redop=mean"},
+        {"--op=all-reduce", "--arm=tree"},  {"--op=all-gather", "--phases=two"}, {"--op=all-to-all", "--phases=three"},
+        {"--op=all-to-all", "--rows=x"},    {"--op=send", "--imbalance=-1"},     {"--op=send", "--peer=nccl"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(run(p, STDERR_FILENO, wrong[i][0], wrong[i][1], NULL), 2);
+    assert_int_equal(run(p, STDERR_FILENO, "--op=all-to-all-v", "--rows=/nonexistent", NULL), 1);
 }
 
 static void test_daemon_refuses(void **state) {
@@ -225,8 +305,9 @@ static void test_interrupt(void **state) {
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_two_nodes),      TEST(test_one_node_sizes), TEST(test_barrier), TEST(test_wrong_usage),
-        TEST(test_daemon_refuses), TEST(test_rank_fails),     TEST(test_timeout), TEST(test_interrupt),
+        TEST(test_every_operation), TEST(test_ring),    TEST(test_openmpi),     TEST(test_two_nodes),
+        TEST(test_one_node_sizes),  TEST(test_barrier), TEST(test_wrong_usage), TEST(test_daemon_refuses),
+        TEST(test_rank_fails),      TEST(test_timeout), TEST(test_interrupt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

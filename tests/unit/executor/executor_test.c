@@ -9,172 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
-#include "daemon/core/executor.h"
-#include "fake_fabric.h"
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
+#include "world.h"
 
-#define MAX_NODES 4
-#define MAX_RANKS 8
-#define WAIT      20.0
-
-struct outcome {
-    unsigned done;
-    struct exec_result result;
-    char text[256];
-};
-
-struct world {
-    const struct fabric_ops *ops;
-    uint32_t nnodes, nranks;
-    uint32_t rank_node[MAX_RANKS];
-    struct fabric *fabric[MAX_NODES];
-    struct device *device[MAX_NODES];
-    struct executor *executor[MAX_NODES];
-    struct exec_comm *comm[MAX_NODES];
-    struct fabric_peer *peers[MAX_NODES][MAX_NODES];
-    struct outcome out[MAX_NODES];
-    struct exec_op *op[MAX_NODES];
-    uint8_t *send[MAX_RANKS], *recv[MAX_RANKS];
-    uint64_t seq;
-};
-
-static uint64_t g_key = 1;
-
-static double seconds(void) {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
-static void open_comms(struct world *w) {
-    struct plan_topology t = {w->nranks, w->nnodes, w->rank_node};
-    for (uint32_t n = 0; n < w->nnodes; n++)
-        assert_int_equal(exec_comm_new(w->executor[n], g_key, n, &t, w->peers[n], 0, &w->comm[n]), zipcclSuccess);
-    g_key++;
-}
-
-static void close_comms(struct world *w) {
-    for (uint32_t n = 0; n < w->nnodes; n++) {
-        exec_comm_free(w->comm[n]);
-        w->comm[n] = NULL;
-    }
-}
-
-static void open_world(struct world *w, const struct fabric_ops *ops, uint32_t nnodes, uint32_t nranks,
-                       size_t inline_bytes, uint64_t chunk, uint32_t window, bool verify) {
-    memset(w, 0, sizeof(*w));
-    w->ops = ops;
-    w->nnodes = nnodes;
-    w->nranks = nranks;
-    for (uint32_t r = 0; r < nranks; r++)
-        w->rank_node[r] = r < nnodes ? r : (r * 5) % nnodes;
-    for (uint32_t n = 0; n < nnodes; n++) {
-        struct device_config dc = {.workers = 2, .inline_bytes = inline_bytes};
-        struct fabric_config fc = {0};
-        const char *why;
-        assert_int_equal(device_host.open(&dc, &w->device[n]), zipcclSuccess);
-        if (nnodes > 1)
-            assert_int_equal(ops->open(&fc, &w->fabric[n], &why), zipcclSuccess);
-        struct executor_config ec = {.device_ops = &device_host,
-                                     .device = w->device[n],
-                                     .fabric_ops = nnodes > 1 ? ops : NULL,
-                                     .fabric = w->fabric[n],
-                                     .chunk_bytes = chunk,
-                                     .window = window,
-                                     .verify = verify};
-        assert_int_equal(executor_new(&ec, &w->executor[n]), zipcclSuccess);
-    }
-    for (uint32_t n = 0; n < nnodes && nnodes > 1; n++) {
-        for (uint32_t p = 0; p < nnodes; p++) {
-            size_t bytes;
-            if (p == n)
-                continue;
-            if (ops == &fabric_fake) {
-                w->peers[n][p] = fake_peer(w->fabric[p]);
-                continue;
-            }
-            const void *address = ops->address(w->fabric[p], &bytes);
-            assert_int_equal(ops->connect(w->fabric[n], address, bytes, &w->peers[n][p]), zipcclSuccess);
-        }
-    }
-    open_comms(w);
-}
-
-static void close_world(struct world *w) {
-    close_comms(w);
-    for (uint32_t n = 0; n < w->nnodes; n++) {
-        if (w->fabric[n])
-            w->ops->close(w->fabric[n]);
-    }
-    for (uint32_t n = 0; n < w->nnodes; n++) {
-        executor_free(w->executor[n]);
-        device_host.close(w->device[n]);
-    }
-}
-
-static void poll_world(struct world *w) {
-    for (uint32_t n = 0; n < w->nnodes; n++) {
-        device_host.poll(w->device[n]);
-        if (w->fabric[n])
-            w->ops->poll(w->fabric[n]);
-    }
-}
-
-static void done(void *arg, const struct exec_result *result) {
-    struct outcome *o = arg;
-    o->done++;
-    o->result = *result;
-    snprintf(o->text, sizeof(o->text), "%s", result->text);
-    o->result.text = o->text;
-}
-
-static void start_node(struct world *w, uint32_t n, const struct exec_args *args) {
-    struct exec_args a = *args;
-    a.seq = w->seq;
-    a.done = done;
-    a.arg = &w->out[n];
-    memset(&w->out[n], 0, sizeof(w->out[n]));
-    assert_int_equal(exec_op_start(w->comm[n], &a, &w->op[n]), zipcclSuccess);
-}
-
-static void arrive_node(struct world *w, uint32_t n) {
-    uint32_t local = 0;
-    for (uint32_t r = 0; r < w->nranks; r++) {
-        if (w->rank_node[r] == n)
-            exec_op_arrive(w->op[n], local++, w->send[r], w->recv[r]);
-    }
-}
-
-static void wait_node(struct world *w, uint32_t n) {
-    double end = seconds() + WAIT;
-    while (!w->out[n].done && seconds() < end)
-        poll_world(w);
-    assert_int_equal(w->out[n].done, 1);
-}
-
-/* Values like those of a trained network: small exponents' range, some zeros. */
-static void fill(uint8_t *p, zipcclDataType_t dtype, size_t count, unsigned seed) {
-    const struct dtype_info *info = dtype_get(dtype);
-    uint32_t x = seed * 2654435761u + 1;
-    for (size_t i = 0; i < count; i++) {
-        x = x * 1664525u + 1013904223u;
-        float v = ((float)(x >> 9) / 8388608.0f - 0.5f) * ((x & 7) ? 0.02f : 0.0f);
-        if (dtype == zipcclBfloat16)
-            memcpy(p + 2 * i, (uint8_t *)&v + 2, 2);
-        else if (dtype == zipcclFloat32)
-            memcpy(p + 4 * i, &v, 4);
-        else
-            for (unsigned k = 0; k < info->bytes; k++)
-                p[i * info->bytes + k] = (uint8_t)(x >> (8 + 8 * (k & 1)) & 0x9f);
-    }
-}
-
-static void allocate(struct world *w, const struct exec_args *a, bool in_place) {
+static void allocate(struct world *w, const struct plan_op *a, bool in_place) {
     size_t shard = a->count * dtype_get(a->dtype)->bytes;
     size_t total = a->op == zipcclOpAllGather ? shard * w->nranks : shard;
     for (uint32_t r = 0; r < w->nranks; r++) {
@@ -194,7 +36,7 @@ static void release(struct world *w, bool in_place) {
     }
 }
 
-static void check(struct world *w, const struct exec_args *a) {
+static void check(struct world *w, const struct plan_op *a) {
     size_t shard = a->count * dtype_get(a->dtype)->bytes;
     size_t total = a->op == zipcclOpAllGather ? shard * w->nranks : shard;
     uint8_t *want = malloc(shard + 1);
@@ -208,7 +50,7 @@ static void check(struct world *w, const struct exec_args *a) {
     free(want);
 }
 
-static void run(struct world *w, const struct exec_args *a, bool in_place) {
+static void run(struct world *w, const struct plan_op *a, bool in_place) {
     w->seq++;
     allocate(w, a, in_place);
     for (uint32_t n = 0; n < w->nnodes; n++)
@@ -232,15 +74,15 @@ static void run(struct world *w, const struct exec_args *a, bool in_place) {
 static void run_all(struct world *w, bool large) {
     static const size_t counts[] = {0, 1, 31, 1000, 40001, 150001};
     static const zipcclDataType_t dtypes[] = {zipcclBfloat16, zipcclFloat32, zipcclFloat8e4m3, zipcclInt64};
-    for (unsigned op = 0; op < zipcclNumOps; op++) {
+    for (unsigned op = 0; op <= zipcclOpBarrier; op++) {
         for (unsigned c = 0; c < (large ? 6 : 4); c++) {
             for (unsigned d = 0; d < 4; d++) {
                 for (unsigned codec = 0; codec < zipcclNumCodecs; codec++) {
-                    struct exec_args a = {.op = (zipcclOp_t)op,
-                                          .dtype = dtypes[d],
-                                          .codec = (zipcclCodec_t)codec,
-                                          .count = counts[c],
-                                          .root = (c + d) % w->nranks};
+                    struct plan_op a = {.op = (zipcclOp_t)op,
+                                        .dtype = dtypes[d],
+                                        .codec = (zipcclCodec_t)codec,
+                                        .count = counts[c],
+                                        .root = (c + d) % w->nranks};
                     if (codec_supports(a.codec, a.dtype))
                         run(w, &a, (c + codec) % 2);
                 }
@@ -261,7 +103,7 @@ static void test_synchronous(void **state) {
     (void)state;
     struct world w;
     open_world(&w, NULL, 1, 2, 65536, 1 << 20, 4, false);
-    struct exec_args a = {.op = zipcclOpAllGather, .dtype = zipcclBfloat16, .count = 64};
+    struct plan_op a = {.op = zipcclOpAllGather, .dtype = zipcclBfloat16, .count = 64};
     allocate(&w, &a, false);
     double best = 1;
     for (unsigned i = 0; i < 2000; i++) {
@@ -296,7 +138,7 @@ static void test_ucx(void **state) {
         struct world w;
         open_world(&w, &fabric_ucx, 2 + v, 4 + v, 8192, 128 << 10, 2 + v, v);
         run_all(&w, true);
-        struct exec_args a = {
+        struct plan_op a = {
             .op = zipcclOpAllGather, .dtype = zipcclBfloat16, .codec = zipcclCodecTier, .count = 4 << 20};
         run(&w, &a, false);
         assert_true(w.out[0].result.wire_bytes < w.out[0].result.raw_bytes);
@@ -310,7 +152,7 @@ static void test_ucx(void **state) {
 }
 
 /* Runs a on node 0 and b on node 1; both must fail, node 0 or 1, who first finds out, with a text that holds `text`. */
-static void mismatch(const struct exec_args *a, const struct exec_args *b, const char *text) {
+static void mismatch(const struct plan_op *a, const struct plan_op *b, const char *text) {
     struct world w;
     open_world(&w, &fabric_fake, 2, 2, 8192, 64 << 10, 2, false);
     w.seq = 12;
@@ -337,8 +179,8 @@ static void mismatch(const struct exec_args *a, const struct exec_args *b, const
 
 static void test_mismatch(void **state) {
     (void)state;
-    const struct exec_args base = {.op = zipcclOpAllGather, .dtype = zipcclBfloat16, .count = 100};
-    struct exec_args other = base;
+    const struct plan_op base = {.op = zipcclOpAllGather, .dtype = zipcclBfloat16, .count = 100};
+    struct plan_op other = base;
     other.dtype = zipcclFloat32;
     other.count = 200;
     for (unsigned seed = 0; seed < 10; seed++) {
@@ -357,7 +199,7 @@ static void test_mismatch(void **state) {
     other = base;
     other.codec = zipcclCodecTier;
     mismatch(&base, &other, "coded tier");
-    struct exec_args root = base, root2 = base;
+    struct plan_op root = base, root2 = base;
     root.op = root2.op = zipcclOpBroadcast;
     root2.count = 5;
     mismatch(&root, &root2, "from rank 0");
@@ -368,10 +210,10 @@ static void test_corrupt(void **state) {
     for (unsigned v = 0; v < 3; v++) { /* coded; coded and raw with hashes */
         struct world w;
         open_world(&w, &fabric_fake, 2, 2, 8192, 64 << 10, 2, v > 0);
-        struct exec_args a = {.op = zipcclOpBroadcast,
-                              .dtype = zipcclBfloat16,
-                              .codec = v == 2 ? zipcclCodecRaw : zipcclCodecTier,
-                              .count = 200000};
+        struct plan_op a = {.op = zipcclOpBroadcast,
+                            .dtype = zipcclBfloat16,
+                            .codec = v == 2 ? zipcclCodecRaw : zipcclCodecTier,
+                            .count = 200000};
         w.seq = 3;
         allocate(&w, &a, false);
         start_node(&w, 0, &a);
@@ -405,7 +247,7 @@ static void test_death(void **state) {
     (void)state;
     struct world w;
     open_world(&w, &fabric_fake, 3, 3, 8192, 64 << 10, 2, false);
-    struct exec_args a = {.op = zipcclOpAllGather, .dtype = zipcclBfloat16, .codec = zipcclCodecTier, .count = 300000};
+    struct plan_op a = {.op = zipcclOpAllGather, .dtype = zipcclBfloat16, .codec = zipcclCodecTier, .count = 300000};
     w.seq = 1;
     allocate(&w, &a, false);
     start_node(&w, 0, &a);
@@ -430,7 +272,7 @@ static void test_fail(void **state) {
         struct world w;
         fake_seed(polls);
         open_world(&w, &fabric_fake, 2, 3, 0, 64 << 10, 2, false);
-        struct exec_args a = {
+        struct plan_op a = {
             .op = zipcclOpAllGather, .dtype = zipcclBfloat16, .codec = zipcclCodecTier, .count = 200000};
         w.seq = 1;
         allocate(&w, &a, false);
@@ -454,7 +296,7 @@ static void test_fail(void **state) {
     }
     struct world w; /* before anybody has arrived: at once */
     open_world(&w, NULL, 1, 2, 0, 64 << 10, 2, false);
-    struct exec_args a = {.op = zipcclOpAllGather, .dtype = zipcclBfloat16, .count = 10};
+    struct plan_op a = {.op = zipcclOpAllGather, .dtype = zipcclBfloat16, .count = 10};
     start_node(&w, 0, &a);
     exec_op_fail(w.op[0], zipcclAborted, "gone");
     assert_int_equal(w.out[0].done, 1);
@@ -487,7 +329,7 @@ static void probe_world(const struct fabric_ops *ops, uint32_t nnodes) {
         assert_true(p[n].bps > 0 && p[n].latency > 0);
         print_message("probe: %.0f MB/s, %.1f us\n", (double)p[n].bps / 1e6, (double)p[n].latency / 1e3);
     }
-    struct exec_args a = {.op = zipcclOpBarrier};
+    struct plan_op a = {.op = zipcclOpBarrier};
     run(&w, &a, false);
     close_comms(&w);
     open_comms(&w); /* a probe that nobody answers goes with its communicator */

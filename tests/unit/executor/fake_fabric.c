@@ -115,8 +115,7 @@ static void deliver(struct fabric *f, unsigned i, struct fabric *to) {
     for (unsigned r = 0; r < to->nrecvs; r++) {
         struct fabric_recv *recv = to->recvs[r];
         if (recv->comm != send->header.comm || recv->node != send->header.node ||
-            recv->channel != send->header.channel || recv->seq != send->header.seq ||
-            recv->tag != send->header.tag)
+            recv->channel != send->header.channel || recv->seq != send->header.seq || recv->tag != send->header.tag)
             continue;
         zipcclResult_t result = bytes > recv->capacity ? zipcclLimitExceeded : zipcclSuccess;
         to->recvs[r] = to->recvs[--to->nrecvs];
