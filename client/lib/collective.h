@@ -43,7 +43,7 @@ struct batch {
     struct zipcclComm *comm; /* NULL: released */
     struct zipcclStream *stream;
     struct note *first, **end, *waited; /* waited: the first one that is not finished */
-    unsigned n;
+    unsigned n, ncollectives;           /* the latter: those that do not exchange */
 };
 
 static inline bool memory_overlaps(const void *a, size_t na, const void *b, size_t nb) {

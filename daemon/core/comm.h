@@ -31,7 +31,7 @@
 #define COMM_ID_LIFE_NS  600000000000ull /* of an id that nobody uses, of a job without sessions */
 #define COMM_MAX_PENDING 8192u           /* requests of one rank that wait; more than the largest group */
 #define COMM_NO_NODE     UINT32_MAX
-#define COMM_MAX_FUSED   256u /* collectives of a group that run side by side; longer groups run in turns */
+#define COMM_MAX_FUSED   WIRE_MAX_GROUP_COLLECTIVES /* collectives of a group, which run side by side */
 #define COMM_CALLS       64u
 #define COMM_NOTES       16u
 #define FLAT_MOST_RANKS  2u    /* of a node: the flat arm moves so many times the bytes of the hierarchical one */
@@ -77,8 +77,8 @@ struct comm_member {
     uint64_t called;   /* collectives that it has called */
     struct comm_pending *queue;
     uint32_t head, count, capacity;
-    bool group_open; /* the last request of the queue says that more of its group follows */
-    uint32_t group;  /* requests of that group so far */
+    bool group_open;                   /* the last request of the queue says that more of its group follows */
+    uint32_t group, group_collectives; /* requests of that group so far, those that do not exchange */
 
     /* the unit under way */
     uint32_t unit;                            /* requests; 0: none */
@@ -90,7 +90,7 @@ struct comm_member {
     struct buffer **leases;                   /* of the unit; they outlive a failure until it is done */
     uint32_t nleases, leases_capacity;
     struct plan_transfer *transfers; /* scratch */
-    uint32_t *numbers;               /* of the transfers */
+    uint32_t *numbers, *calls;       /* of the transfers */
     uint32_t transfers_capacity;
     struct exec_buffers *buffers; /* scratch */
     uint32_t buffers_capacity;
@@ -178,9 +178,9 @@ struct comm {
     uint32_t narrived;
     uint64_t first_ns, last_ns;
     uint64_t started_ns; /* the last rank's arrival began it */
-    struct {             /* which operation the collectives of late were, by number: ranks must agree */
+    struct { /* which operation, of which root, the collectives of late were, by number: ranks must agree */
         uint64_t number;
-        uint32_t rank;
+        uint32_t rank, root;
         uint16_t op;
     } calls[COMM_CALLS];
     enum plan_phases phases; /* of coded exchanges */
@@ -271,6 +271,8 @@ bool comm_grow(void **array, uint32_t *capacity, uint32_t need, size_t item);
 bool comm_collective_join(struct comm_member *m);
 /* comm_exchange.c */
 bool comm_exchange_start(struct comm_member *m);
+/* The first operation of the exchange under way that a rank which left has not called; NULL: none. */
+const struct comm_pending *comm_exchange_unmet(const struct comm_member *m);
 
 /* comm_choice.c. alone: it is no group's. False: no memory. */
 bool comm_choices_init(struct comm *c);

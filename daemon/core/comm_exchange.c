@@ -69,13 +69,14 @@ static struct plan_call call_of(const struct comm *c, const struct comm_pending 
 
 static bool has_room(struct comm_member *m, uint32_t ntransfers, uint32_t nbuffers) {
     struct comm *c = m->comm;
-    uint32_t capacity = m->transfers_capacity;
+    uint32_t capacity = m->transfers_capacity, again = m->transfers_capacity;
     if (m->sent == NULL) {
         m->sent = calloc(c->nranks, sizeof *m->sent);
         m->received = calloc(c->nranks, sizeof *m->received);
     }
     return m->sent != NULL && m->received != NULL &&
            comm_grow((void **)&m->numbers, &capacity, ntransfers, sizeof *m->numbers) &&
+           comm_grow((void **)&m->calls, &again, ntransfers, sizeof *m->calls) &&
            comm_grow((void **)&m->transfers, &m->transfers_capacity, ntransfers, sizeof *m->transfers) &&
            comm_grow((void **)&m->buffers, &m->buffers_capacity, nbuffers, sizeof *m->buffers);
 }
@@ -97,7 +98,8 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
         const struct comm_pending *p = comm_unit_request(m, i);
         if (!op_exchanges((zipcclOp_t)p->request.op))
             continue;
-        uint32_t most = op_is_pairwise((zipcclOp_t)p->request.op) ? 1 : 2 * c->nranks;
+        bool pairwise = op_is_pairwise((zipcclOp_t)p->request.op);
+        uint32_t most = pairwise ? 1 : 2 * c->nranks;
         if (!has_room(m, *ntransfers + most, *nbuffers + 1))
             return false;
         struct switch_choice choice = {0};
@@ -111,6 +113,7 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
             t[k].codec = comm_transfer_codec(m, &p->request, &t[k], choice.codec);
             m->exchange_codec = t[k].codec > m->exchange_codec ? t[k].codec : m->exchange_codec;
             m->numbers[*ntransfers + k] = t[k].send ? m->sent[t[k].peer]++ : m->received[t[k].peer]++;
+            m->calls[*ntransfers + k] = pairwise ? 0 : (uint32_t)p->number;
         }
         m->buffers[(*nbuffers)++] = (struct exec_buffers){p->send, p->recv, 0};
         *ntransfers += n;
@@ -118,15 +121,33 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
     return true;
 }
 
+const struct comm_pending *comm_exchange_unmet(const struct comm_member *m) {
+    for (uint32_t i = 0; i < m->unit && m->waits_exchange; i++) {
+        const struct comm_pending *p = comm_unit_request(m, i);
+        zipcclOp_t op = (zipcclOp_t)p->request.op;
+        if (op_exchanges(op) && !op_is_pairwise(op) && p->number > m->comm->left_after)
+            return p;
+    }
+    return NULL;
+}
+
 bool comm_exchange_start(struct comm_member *m) {
     struct comm *c = m->comm;
-    const struct comm_pending *first = first_exchange(m);
+    const struct comm_pending *first = first_exchange(m), *unmet = comm_exchange_unmet(m);
+    char who[120];
+    if (unmet != NULL) {
+        comm_describe_rank(c, c->left_rank, who, sizeof who);
+        comm_fail(c, NULL, zipcclInvalidUsage, "rank %u called %s #%" PRIu64 ", but %s has left the communicator",
+                  m->rank, op_name(unmet->request.op), unmet->number, who);
+        return false;
+    }
     struct exec_args args = {
         .rank = m->rank, .phases = c->phases, .seq = first->number, .done = exchange_done, .arg = m};
     zipcclResult_t rc = zipcclOutOfMemory;
     if (list_transfers(m, &args.ntransfers, &args.nbuffers, &args.report)) {
         args.transfers = m->transfers;
         args.numbers = m->numbers;
+        args.calls = m->calls;
         rc = exec_op_start(c->exec, &args, &m->exchange);
     }
     if (rc != zipcclSuccess) {

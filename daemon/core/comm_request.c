@@ -137,18 +137,30 @@ static zipcclResult_t check_request(const struct comm *c, const struct comm_memb
         snprintf(why, size, "%s has no arms", op_name(r->op));
     else if (r->redop != zipcclPreMulSum && r->scalar != 0)
         snprintf(why, size, "a scalar goes with premulsum alone");
-    else if (reduces && r->arm == zipcclArmFlat && r->redop == zipcclPreMulSum && c->nnodes > 1)
+    else if (r->op == zipcclOpBarrier && ((r->flags & WIRE_GROUP_MORE) || m->group_open))
+        snprintf(why, size, "a barrier cannot be in a group");
+    else if (!op_exchanges((zipcclOp_t)r->op) && m->group_collectives >= COMM_MAX_FUSED)
+        snprintf(why, size, "a group has more than %u collectives", COMM_MAX_FUSED);
+    else if (r->seq != m->next_seq)
+        snprintf(why, size, "operation #%" PRIu64 " came where #%" PRIu64 " was expected", r->seq, m->next_seq);
+    else
+        return zipcclSuccess;
+    return zipcclInvalidArgument;
+}
+
+/* What this communicator's layout does not allow. All ranks are refused alike, so the communicator goes on without it:
+ * the client may ask for another arm with the next number. */
+static zipcclResult_t check_arm(const struct comm *c, const struct wire_request *r, char *why, size_t size) {
+    if (!op_reduces((zipcclOp_t)r->op) || r->arm != zipcclArmFlat || c->nnodes == 1)
+        return zipcclSuccess;
+    if (r->redop == zipcclPreMulSum)
         snprintf(why, size,
                  "the flat arm cannot do premulsum: the scalars of other nodes are not known; pin another arm");
-    else if (reduces && r->arm == zipcclArmFlat && c->nnodes > 1 && c->most_ranks > FLAT_MOST_RANKS)
+    else if (c->most_ranks > FLAT_MOST_RANKS)
         snprintf(why, size,
                  "the flat arm would move %u times the bytes of the hierarchical one between nodes, for so many ranks "
                  "has a node; pin hierarchical or auto",
                  c->most_ranks);
-    else if (r->op == zipcclOpBarrier && ((r->flags & WIRE_GROUP_MORE) || m->group_open))
-        snprintf(why, size, "a barrier cannot be in a group");
-    else if (r->seq != m->next_seq)
-        snprintf(why, size, "operation #%" PRIu64 " came where #%" PRIu64 " was expected", r->seq, m->next_seq);
     else
         return zipcclSuccess;
     return zipcclInvalidArgument;
@@ -240,6 +252,7 @@ static void enqueue(struct comm_member *m, struct comm_pending *p) {
     p->number = pairwise ? p->request.seq : ++m->called;
     m->group_open = p->request.flags & WIRE_GROUP_MORE;
     m->group = m->group_open ? m->group + 1 : 0;
+    m->group_collectives = m->group_open ? m->group_collectives + !op_exchanges((zipcclOp_t)p->request.op) : 0;
     m->queue[(m->head + m->count) & (m->capacity - 1)] = *p;
     m->count++;
     m->next_seq++;
@@ -277,6 +290,8 @@ void comm_request(struct session *s, const struct frame *f) {
         return;
     }
     zipcclResult_t rc = check_request(c, m, r, text, sizeof text);
+    if (rc == zipcclSuccess && (rc = check_arm(c, r, text, sizeof text)) != zipcclSuccess)
+        m->next_seq++;
     if (rc != zipcclSuccess) {
         comm_refuse(m, &p, rc, "rank %u: %s", m->rank, text);
         refused(m, &p);

@@ -68,6 +68,7 @@ struct exec_args {
     const struct plan_transfer *transfers; /* used where nops is 0 */
     const uint32_t *numbers; /* by transfer: how many this pair of ranks had in this direction before; both sides count
                               * alike */
+    const uint32_t *calls;   /* by transfer: which collective it is part of; 0: send and receive. NULL: all 0 */
     uint32_t ntransfers, nbuffers;
     uint32_t rank;
     enum plan_phases phases;

@@ -1,192 +1,368 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Groups of operations, sends and receives, and communicators split from others, between real daemons.
+ * Groups, sends and receives, and communicators that are split from others: random choices from fixed seeds, every
+ * result compared bit by bit.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "collect.h"
+#include "anyop.h"
 
-enum { COUNT = 3000, MAX_RANKS = 6 };
+#define MOST  24u
+#define BYTES (96u << 10)
 
-/* Rank r's value i in round k; small whole numbers, so that every order of summing gives the same. */
-static float value(int r, int k, int i) {
-    return (float)(r + (k * 7 + i) % 100);
-}
-
-static void fill(float *to, int r, int k) {
-    for (int i = 0; i < COUNT; i++)
-        to[i] = value(r, k, i);
-}
-
-/* Ranks of one color in the order of their keys: even and odd ranks, the last first. */
-struct half {
-    zipcclComm_t comm;
-    int ranks[MAX_RANKS], n, me;
+/* The operations of some groups that are under way together. */
+struct lot {
+    struct any_op ops[MOST];
+    struct any_buffers buffers[MOST];
+    unsigned n;
 };
 
-static struct half split(const struct e2e_rank *r, zipcclComm_t comm) {
-    struct half h = {0};
-    int n, rank;
-    E2E_OK(comm, zipcclCommSplit(comm, r->rank % 2, -r->rank, &h.comm));
-    for (int i = r->nranks - 1; i >= 0; i--) {
-        if (i % 2 != r->rank % 2)
-            continue;
-        if (i == r->rank)
-            h.me = h.n;
-        h.ranks[h.n++] = i;
-    }
-    E2E_OK(h.comm, zipcclCommCount(h.comm, &n));
-    E2E_OK(h.comm, zipcclCommUserRank(h.comm, &rank));
-    E2E_CHECK(n == h.n && rank == h.me, "rank %d of %d, not %d of %d", rank, n, h.me, h.n);
-    return h;
+static void lot_new(struct lot *l, int rank) {
+    l->n = 0;
+    for (unsigned i = 0; i < MOST; i++)
+        any_buffers_new(&l->buffers[i], (enum memory)(i % MEMORY_KINDS),
+                        (enum memory)((i / 3 + (unsigned)rank) % MEMORY_KINDS), BYTES);
 }
 
-struct places {
-    float *mine, *gathered, *sum, *half_sum, *from_root, *exchanged;
-};
-
-static struct places places_new(bool shared, void **memory) {
-    size_t bytes = sizeof(float) * COUNT * (4 + 2 * MAX_RANKS);
-    struct places p;
-    if (shared)
-        E2E_OK(NULL, zipcclMemAlloc(memory, bytes));
-    else
-        *memory = malloc(bytes);
-    p.mine = *memory;
-    p.gathered = p.mine + COUNT;
-    p.sum = p.gathered + (size_t)COUNT * MAX_RANKS;
-    p.half_sum = p.sum + COUNT;
-    p.from_root = p.half_sum + COUNT;
-    p.exchanged = p.from_root + COUNT;
-    return p;
+static void lot_free(struct lot *l) {
+    for (unsigned i = 0; i < MOST; i++)
+        any_buffers_free(&l->buffers[i]);
 }
 
-/* Four collectives of two communicators in one group. */
-static void collectives(zipcclComm_t comm, const struct half *h, const struct places *p, zipcclStream_t stream) {
-    E2E_OK(NULL, zipcclGroupStart());
-    E2E_OK(comm, zipcclAllGather(p->mine, p->gathered, COUNT, zipcclFloat32, comm, stream));
-    E2E_OK(h->comm, zipcclAllReduce(p->mine, p->half_sum, COUNT, zipcclFloat32, zipcclSum, h->comm, stream));
-    E2E_OK(comm, zipcclAllReduce(p->mine, p->sum, COUNT, zipcclFloat32, zipcclSum, comm, stream));
-    E2E_OK(h->comm, zipcclBroadcast(p->mine, p->from_root, COUNT, zipcclFloat32, h->n - 1, h->comm, stream));
-    E2E_OK(NULL, zipcclGroupEnd());
-    E2E_OK(NULL, zipcclStreamSynchronize(stream));
+static void lot_issue(struct lot *l, const struct any_world *w, zipcclStream_t stream, const struct any_op *a) {
+    E2E_CHECK(l->n < MOST, "too many");
+    l->ops[l->n] = *a;
+    E2E_OK(w->comm, any_issue(w, stream, a, &l->buffers[l->n]));
+    l->n++;
 }
 
-/* Everybody to everybody, itself included, by send and receive. */
-static void exchange(const struct e2e_rank *r, zipcclComm_t comm, const struct places *p, zipcclStream_t stream) {
-    E2E_OK(NULL, zipcclGroupStart());
-    for (int i = 0; i < r->nranks; i++) {
-        int peer = (r->rank + i) % r->nranks;
-        E2E_OK(comm, zipcclSend(p->mine, COUNT, zipcclFloat32, peer, comm, stream));
-        E2E_OK(comm, zipcclRecv(p->exchanged + (size_t)peer * COUNT, COUNT, zipcclFloat32, peer, comm, stream));
-    }
-    E2E_OK(NULL, zipcclGroupEnd());
-    E2E_OK(NULL, zipcclStreamSynchronize(stream));
+static void lot_check(struct lot *l, const struct any_world *w) {
+    for (unsigned i = 0; i < l->n; i++)
+        any_check(w, &l->ops[i], &l->buffers[i]);
+    l->n = 0;
 }
 
-static void compare(const struct e2e_rank *r, const struct half *h, const struct places *p, int k) {
-    for (int i = 0; i < COUNT; i++) {
-        float sum = 0, half = 0;
-        for (int q = 0; q < r->nranks; q++) {
-            float want = value(q, k, i);
-            sum += want;
-            half += q % 2 == r->rank % 2 ? want : 0;
-            E2E_CHECK(p->gathered[q * COUNT + i] == want, "round %d: gathered %d of rank %d", k, i, q);
-            E2E_CHECK(p->exchanged[q * COUNT + i] == want, "round %d: exchanged %d of rank %d", k, i, q);
-        }
-        E2E_CHECK(p->sum[i] == sum && p->half_sum[i] == half, "round %d: sums of value %d", k, i);
-        E2E_CHECK(p->from_root[i] == value(h->ranks[h->n - 1], k, i), "round %d: broadcast value %d", k, i);
-    }
+/* A message round the ring, both directions. */
+static void ring(struct lot *l, const struct any_world *w, zipcclStream_t stream, uint64_t *state, uint64_t seq) {
+    int next = (w->rank + 1) % w->nranks, last = (w->rank + w->nranks - 1) % w->nranks;
+    struct any_op a = {.op = zipcclOpSend,
+                       .dtype = (zipcclDataType_t)(any_random(state) % zipcclNumTypes),
+                       .codec = any_random(state) % 2 ? zipcclCodecTier : zipcclCodecAuto,
+                       .arm = zipcclArmAuto,
+                       .count = any_random(state) % (BYTES / 8),
+                       .seq = seq,
+                       .root = next};
+    bool first = any_random(state) % 2;
+    if (first)
+        lot_issue(l, w, stream, &a);
+    a.op = zipcclOpRecv;
+    a.root = last;
+    lot_issue(l, w, stream, &a);
+    if (first)
+        return;
+    a.op = zipcclOpSend;
+    a.root = next;
+    lot_issue(l, w, stream, &a);
 }
 
 static void groups_rank(struct e2e_rank *r) {
-    zipcclComm_t comm = e2e_comm(r);
+    struct any_world w;
+    struct lot *l = calloc(1, sizeof(*l));
     zipcclStream_t stream;
-    void *memory[2];
-    struct places p[2] = {places_new(false, &memory[0]), places_new(true, &memory[1])};
-    struct half h = split(r, comm);
+    uint64_t state = 777 + (uint64_t)r->nranks, seq = 1;
+    const char *seed = getenv("ZIPCCL_TEST_SEED");
+    state += seed ? strtoull(seed, NULL, 0) * 0x9e3779b97f4a7c15u : 0;
+    E2E_CHECK(l, "memory");
+    any_world_set(&w, r->args, r->rank, e2e_comm(r));
     E2E_OK(NULL, zipcclStreamCreate(&stream));
-    for (int k = 0; k < 40; k++) {
-        const struct places *now = &p[k / 2 % 2];
-        fill(now->mine, r->rank, k);
-        collectives(comm, &h, now, k % 2 ? stream : NULL);
-        exchange(r, comm, now, k % 2 ? stream : NULL);
-        compare(r, &h, now, k);
+    lot_new(l, r->rank);
+    for (unsigned round = 0; round < 14; round++) {
+        zipcclStream_t s = round % 2 ? stream : NULL;
+        unsigned ngroups = round % 4 == 3 ? 4 : 1;
+        for (unsigned g = 0; g < ngroups; g++) {
+            unsigned n = (unsigned)(any_random(&state) % 4);
+            E2E_OK(NULL, zipcclGroupStart());
+            E2E_OK(NULL, zipcclGroupStart()); /* nested; sometimes empty */
+            for (unsigned i = 0; i < n; i++) {
+                struct any_op a = any_draw(&state, &w, BYTES, seq++);
+                lot_issue(l, &w, s, &a);
+            }
+            E2E_OK(w.comm, zipcclGroupEnd());
+            if (any_random(&state) % 2)
+                ring(l, &w, s, &state, seq++);
+            E2E_OK(w.comm, zipcclGroupEnd());
+        }
+        if (s)
+            E2E_OK(w.comm, zipcclStreamSynchronize(s));
+        lot_check(l, &w);
     }
-    E2E_OK(NULL, zipcclCommDestroy(h.comm));
-    E2E_OK(NULL, zipcclCommDestroy(comm));
+    lot_free(l);
+    free(l);
     E2E_OK(NULL, zipcclStreamDestroy(stream));
-    free(memory[0]);
-    E2E_OK(NULL, zipcclMemFree(memory[1]));
+    E2E_OK(NULL, zipcclCommDestroy(w.comm));
 }
 
-static void run(struct e2e *e, unsigned nodes, const char *const *list, e2e_rank_fn fn) {
+static void layouts(struct e2e *e, unsigned nodes, const char *const *list, e2e_rank_fn fn) {
     pool();
     e2e_daemons(e, nodes);
     for (; *list; list++)
-        e2e_ranks(e, *list, fn, NULL, 40);
+        e2e_ranks(e, *list, fn, *list, 40);
 }
 
 static void case_groups(struct e2e *e) {
-    run(e, 3, (const char *const[]){"00", "0011", "01", "01201", NULL}, groups_rank);
+    e2e_set(e, "chunk_bytes=64KiB");
+    layouts(e, 3, (const char *const[]){"0", "00", "01", "0110", "21002", NULL}, groups_rank);
 }
 E2E_CASE(groups, 60)
 
-/* The most that a group may hold, more than one rank may have under way otherwise. */
-static void largest_rank(struct e2e_rank *r) {
-    enum { PAIRS = 2048 };
-    zipcclComm_t comm = e2e_comm(r);
-    uint8_t *m = malloc((size_t)2 * PAIRS);
-    memset(m, r->rank + 1, PAIRS);
-    E2E_OK(NULL, zipcclGroupStart());
-    for (int i = 0; i < PAIRS; i++) {
-        E2E_OK(comm, zipcclSend(m + i, 1, zipcclUint8, 1 - r->rank, comm, NULL));
-        E2E_OK(comm, zipcclRecv(m + PAIRS + i, 1, zipcclUint8, 1 - r->rank, comm, NULL));
+/* ---- all pairs ---- */
+
+#define PAIR_MESSAGES 3
+
+/* Sends and receives between all pairs, each rank in an order of its own. Messages of a pair keep their order. */
+static void pairs_rank(struct e2e_rank *r) {
+    enum { MOST_MESSAGES = 2 * E2E_MAX_RANKS * PAIR_MESSAGES };
+    struct any_world w;
+    struct any_buffers *b = calloc(MOST_MESSAGES, sizeof(*b));
+    struct any_op *ops = calloc(MOST_MESSAGES, sizeof(*ops));
+    zipcclStream_t stream;
+    uint64_t state = 99 + (uint64_t)r->rank;
+    int next[2 * E2E_MAX_RANKS];
+    E2E_CHECK(b && ops, "memory");
+    any_world_set(&w, r->args, r->rank, e2e_comm(r));
+    E2E_OK(NULL, zipcclStreamCreate(&stream));
+    int n = 2 * r->nranks * PAIR_MESSAGES;
+    for (int i = 0; i < n; i++)
+        any_buffers_new(&b[i], (enum memory)(any_random(&state) % MEMORY_KINDS),
+                        (enum memory)(any_random(&state) % MEMORY_KINDS), 20000);
+    for (uint64_t round = 0; round < 3; round++) {
+        memset(next, 0, sizeof(next));
+        E2E_OK(NULL, zipcclGroupStart());
+        for (int i = 0; i < n; i++) {
+            int way = (int)(any_random(&state) % (uint64_t)(2 * r->nranks));
+            while (next[way] == PAIR_MESSAGES)
+                way = (way + 1) % (2 * r->nranks);
+            bool sends = way % 2;
+            int peer = way / 2, from = sends ? r->rank : peer, to = sends ? peer : r->rank;
+            uint64_t seq = round * 100000 + (uint64_t)(from * 1000 + to * 10 + next[way]++), pick = seq * 2654435761u;
+            ops[i] = (struct any_op){.op = sends ? zipcclOpSend : zipcclOpRecv,
+                                     .dtype = (zipcclDataType_t)(pick % zipcclNumTypes),
+                                     .codec = zipcclCodecTop7,
+                                     .arm = zipcclArmAuto,
+                                     .count = pick >> 7 & 3 ? (pick >> 9) % 2400 : 0,
+                                     .root = peer,
+                                     .seq = seq};
+            E2E_OK(w.comm, any_issue(&w, round == 1 ? NULL : stream, &ops[i], &b[i]));
+        }
+        E2E_OK(w.comm, zipcclGroupEnd());
+        E2E_OK(w.comm, zipcclStreamSynchronize(stream));
+        for (int i = 0; i < n; i++)
+            any_check(&w, &ops[i], &b[i]);
     }
-    E2E_OK(NULL, zipcclGroupEnd());
-    for (int i = 0; i < PAIRS; i++)
-        E2E_CHECK(m[PAIRS + i] == 2 - r->rank, "byte %d is %u", i, m[PAIRS + i]);
-    free(m);
-    E2E_OK(NULL, zipcclCommDestroy(comm));
+    for (int i = 0; i < n; i++)
+        any_buffers_free(&b[i]);
+    free(b);
+    free(ops);
+    E2E_OK(NULL, zipcclStreamDestroy(stream));
+    E2E_OK(NULL, zipcclCommDestroy(w.comm));
 }
 
-static void case_largest(struct e2e *e) {
-    run(e, 2, (const char *const[]){"00", "01", NULL}, largest_rank);
+static void case_all_pairs(struct e2e *e) {
+    layouts(e, 3, (const char *const[]){"0", "000", "01", "00112", NULL}, pairs_rank);
 }
-E2E_CASE(largest, 60)
+E2E_CASE(all_pairs, 60)
 
-/* Some ranks join none; a communicator of a split can be split again, and outlives its parent. */
-static void splits_rank(struct e2e_rank *r) {
-    zipcclComm_t comm = e2e_comm(r), some, again;
-    int n, color = r->rank == 1 ? ZIPCCL_SPLIT_NOCOLOR : 3;
-    E2E_OK(comm, zipcclCommSplit(comm, color, 0, &some));
+/* ---- limits ---- */
+
+/* The largest group that is allowed, to this rank itself and to the next one; then groups that are larger. */
+static void largest_rank(struct e2e_rank *r) {
+    enum { HALF = 2048, WORDS = 4 };
+    zipcclComm_t comm = e2e_comm(r);
+    uint32_t *send = calloc(HALF, 16), *recv = calloc(HALF, 16);
+    float *sums = calloc(600, 4);
+    int next = (r->rank + 1) % r->nranks, last = (r->rank + r->nranks - 1) % r->nranks;
+    E2E_CHECK(send && recv && sums, "memory");
+    for (uint32_t i = 0; i < HALF * WORDS; i++)
+        send[i] = i ^ (uint32_t)r->rank << 24;
+    E2E_OK(NULL, zipcclGroupStart());
+    for (size_t i = 0; i < HALF; i++) {
+        E2E_OK(comm, zipcclSend(send + i * WORDS, WORDS, zipcclUint32, next, comm, NULL));
+        E2E_OK(comm, zipcclRecv(recv + i * WORDS, WORDS, zipcclUint32, last, comm, NULL));
+    }
+    E2E_OK(comm, zipcclGroupEnd());
+    for (uint32_t i = 0; i < HALF * WORDS; i++)
+        E2E_CHECK(recv[i] == (i ^ (uint32_t)last << 24), "value %u is %x", i, recv[i]);
+    E2E_OK(NULL, zipcclGroupStart());
+    zipcclResult_t rc = zipcclSuccess;
+    for (size_t i = 0; i < 2 * HALF + 1; i++)
+        rc = i % 2 ? zipcclSend(send, 1, zipcclUint32, next, comm, NULL)
+                   : zipcclRecv(recv, 1, zipcclUint32, last, comm, NULL);
+    E2E_CHECK(rc == zipcclLimitExceeded && zipcclGroupEnd() == zipcclLimitExceeded, "%s", e2e_result_name((int)rc));
+    /* Collectives: 256 are done, 257 are refused. */
+    for (int n = 256; n <= 257; n++) {
+        E2E_OK(NULL, zipcclGroupStart());
+        rc = zipcclSuccess;
+        for (int i = 0; i < n; i++) {
+            sums[i] = (float)(r->rank + i);
+            zipcclResult_t one = zipcclAllReduce(sums + i, sums + i, 1, zipcclFloat32, zipcclSum, comm, NULL);
+            rc = rc ? rc : one;
+        }
+        zipcclResult_t end = zipcclGroupEnd();
+        if (n <= 256)
+            E2E_OK(comm, end);
+        else
+            E2E_CHECK(end == zipcclLimitExceeded, "%s", e2e_result_name((int)end));
+        for (int i = 0; i < n; i++) {
+            float all = (float)(r->nranks * (r->nranks - 1) / 2 + r->nranks * i), own = (float)(r->rank + i);
+            E2E_CHECK(sums[i] == (n <= 256 ? all : own), "sum %d of %d is %g", i, n, (double)sums[i]);
+        }
+    }
     E2E_OK(comm, zipcclBarrier(comm, NULL));
+    free(send);
+    free(recv);
+    free(sums);
     E2E_OK(NULL, zipcclCommDestroy(comm));
-    E2E_CHECK((some == NULL) == (r->rank == 1), "rank %d", r->rank);
-    if (!some)
-        return;
-    E2E_OK(some, zipcclCommCount(some, &n));
-    E2E_CHECK(n == r->nranks - 1, "%d ranks", n);
-    E2E_OK(some, zipcclCommSplit(some, r->rank, 0, &again)); /* each its own */
-    E2E_OK(again, zipcclCommCount(again, &n));
-    E2E_CHECK(n == 1, "%d ranks", n);
-    E2E_OK(again, zipcclBarrier(again, NULL));
-    E2E_OK(some, zipcclBarrier(some, NULL));
-    E2E_OK(NULL, zipcclCommDestroy(some));
-    E2E_OK(NULL, zipcclCommDestroy(again));
 }
 
-static void case_splits(struct e2e *e) {
-    run(e, 2, (const char *const[]){"0000", "0101", NULL}, splits_rank);
+static void case_largest_groups(struct e2e *e) {
+    layouts(e, 2, (const char *const[]){"0", "00", "011", NULL}, largest_rank);
 }
-E2E_CASE(splits, 60)
+E2E_CASE(largest_groups, 60)
+
+/* ---- counts that never come again ---- */
+
+/* An all-to-all-v whose counts are new each time, as those of a mixture of experts are. */
+static void counts_rank(struct e2e_rank *r) {
+    struct any_world w;
+    struct any_buffers b;
+    const char *const *args = r->args;
+    any_world_set(&w, args[0], r->rank, e2e_comm(r));
+    any_buffers_new(&b, MEMORY_ZIPCCL, MEMORY_ZIPCCL, BYTES);
+    for (uint64_t i = 0; i < (args[1] ? 600 : 60); i++) {
+        struct any_op a = {.op = zipcclOpAllToAllv,
+                           .dtype = zipcclBfloat16,
+                           .codec = i % 3 ? zipcclCodecAuto : zipcclCodecTier,
+                           .arm = zipcclArmAuto,
+                           .count = 200 + i * 7,
+                           .gaps = i % 2,
+                           .seq = i};
+        E2E_OK(w.comm, any_issue(&w, NULL, &a, &b));
+        if (i % 16 == 0)
+            any_check(&w, &a, &b);
+    }
+    any_buffers_free(&b);
+    E2E_OK(NULL, zipcclCommDestroy(w.comm));
+}
+
+/* The daemon keeps but a few of their plans. */
+static void case_counts_of_experts(struct e2e *e) {
+    const char *few[] = {"001122", NULL}, *many[] = {"001122", "many"};
+    pool();
+    e2e_daemons(e, 3);
+    e2e_ranks(e, few[0], counts_rank, few, 40);
+    uint64_t before = e2e_proc_kb(e->daemons[0].pid, "VmHWM");
+    e2e_ranks(e, many[0], counts_rank, many, 40);
+    uint64_t after = e2e_proc_kb(e->daemons[0].pid, "VmHWM");
+    E2E_CHECK(E2E_SANITIZED || after < before + 8192, "%llu KiB after a few, %llu KiB after many",
+              (unsigned long long)before, (unsigned long long)after);
+}
+E2E_CASE(counts_of_experts, 90)
+
+/* ---- split ---- */
+
+static struct any_world child_of(const struct any_world *parent, zipcclComm_t comm, const int *members, int n) {
+    struct any_world w = {.comm = comm, .nranks = n};
+    for (int i = 0; i < n; i++) {
+        w.node[i] = parent->node[members[i]];
+        w.rank = members[i] == parent->rank ? i : w.rank;
+    }
+    int count = 0, rank = -1;
+    E2E_OK(comm, zipcclCommCount(comm, &count));
+    E2E_OK(comm, zipcclCommUserRank(comm, &rank));
+    E2E_CHECK(count == n && rank == w.rank, "rank %d of %d, expected %d of %d", rank, count, w.rank, n);
+    return w;
+}
+
+/* Some operations of both at once: on streams of their own, and in one group. */
+static void at_once(const struct any_world *a, const struct any_world *b, uint64_t seed) {
+    struct lot *x = calloc(1, sizeof(*x)), *y = calloc(1, sizeof(*y));
+    zipcclStream_t s, t;
+    uint64_t mine = seed * 7919 + 3, theirs = seed * 104729 + (uint64_t)b->nranks;
+    E2E_CHECK(x && y, "memory");
+    lot_new(x, a->rank);
+    lot_new(y, b->rank);
+    E2E_OK(NULL, zipcclStreamCreate(&s));
+    E2E_OK(NULL, zipcclStreamCreate(&t));
+    for (int round = 0; round < 2; round++) {
+        if (round)
+            E2E_OK(NULL, zipcclGroupStart());
+        for (uint64_t i = 0; i < 5; i++) {
+            struct any_op op = any_draw(&mine, a, BYTES, i), other = any_draw(&theirs, b, BYTES, i + 50);
+            lot_issue(x, a, round ? NULL : s, &op);
+            lot_issue(y, b, round ? NULL : t, &other);
+        }
+        if (round)
+            E2E_OK(NULL, zipcclGroupEnd());
+        E2E_OK(a->comm, zipcclStreamSynchronize(s));
+        E2E_OK(b->comm, zipcclStreamSynchronize(t));
+        lot_check(x, a);
+        lot_check(y, b);
+    }
+    E2E_OK(NULL, zipcclStreamDestroy(s));
+    E2E_OK(NULL, zipcclStreamDestroy(t));
+    lot_free(x);
+    lot_free(y);
+    free(x);
+    free(y);
+}
+
+static void split_rank(struct e2e_rank *r) {
+    struct any_world w, half, quarter;
+    zipcclComm_t comm = NULL, none = (zipcclComm_t)&w;
+    int members[E2E_MAX_RANKS], n = 0;
+    any_world_set(&w, r->args, r->rank, e2e_comm(r));
+    /* Two colors, keys reversed. */
+    E2E_OK(w.comm, zipcclCommSplit(w.comm, r->rank % 2, -r->rank, &comm));
+    for (int i = r->nranks - 1; i >= 0; i--)
+        if (i % 2 == r->rank % 2)
+            members[n++] = i;
+    half = child_of(&w, comm, members, n);
+    at_once(&w, &half, 1);
+    /* A split of the split: its first two ranks, by equal keys; the others get none. */
+    bool joins = half.rank < 2;
+    E2E_OK(half.comm, zipcclCommSplit(half.comm, joins ? 5 : ZIPCCL_SPLIT_NOCOLOR, 9, joins ? &comm : &none));
+    E2E_CHECK(joins || none == NULL, "a communicator of no color");
+    E2E_CHECK(zipcclCommSplit(w.comm, -2, 0, &none) == zipcclInvalidArgument, "color -2");
+    if (joins) {
+        int pair[2] = {0, 1};
+        quarter = child_of(&half, comm, pair, half.nranks < 2 ? 1 : 2);
+        at_once(&quarter, &quarter, 2);
+        E2E_OK(NULL, zipcclCommDestroy(quarter.comm));
+    }
+    /* The parent may go first. */
+    if (r->rank % 2)
+        E2E_OK(NULL, zipcclCommDestroy(half.comm));
+    E2E_OK(NULL, zipcclCommDestroy(w.comm));
+    if (r->rank % 2 == 0) {
+        E2E_OK(half.comm, zipcclBarrier(half.comm, NULL));
+        E2E_OK(NULL, zipcclCommDestroy(half.comm));
+    }
+}
+
+static void case_split(struct e2e *e) {
+    layouts(e, 3, (const char *const[]){"0", "0000", "0011", "012", "01", NULL}, split_rank);
+}
+E2E_CASE(split, 60)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_largest),
-        cmocka_unit_test(test_splits),
+        cmocka_unit_test(test_all_pairs),
+        cmocka_unit_test(test_largest_groups),
+        cmocka_unit_test(test_counts_of_experts),
+        cmocka_unit_test(test_split),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
