@@ -178,7 +178,7 @@ struct comm {
     uint32_t narrived;
     uint64_t first_ns, last_ns;
     uint64_t started_ns; /* the last rank's arrival began it */
-    struct { /* which operation, of which root, the collectives of late were, by number: ranks must agree */
+    struct {             /* which operation, of which root, the collectives of late were, by number: ranks must agree */
         uint64_t number;
         uint32_t rank, root;
         uint16_t op;

@@ -358,10 +358,8 @@ E2E_CASE(split, 60)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_all_pairs),
-        cmocka_unit_test(test_largest_groups),
-        cmocka_unit_test(test_counts_of_experts),
+        cmocka_unit_test(test_groups),         cmocka_unit_test(test_all_pairs),
+        cmocka_unit_test(test_largest_groups), cmocka_unit_test(test_counts_of_experts),
         cmocka_unit_test(test_split),
     };
     if (argc > 1)
