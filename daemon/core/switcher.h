@@ -6,6 +6,7 @@
  * and goes round:
  *
  *   trial   every candidate twice in turns (at first with two warm-ups); then the best on the worst node is chosen
+ *           (once more where the model thought better of another one)
  *   fine    where others were about as fast: these 8 and, closer still, 16 more times in turns; the best is chosen
  * again chosen  in force, until the times leave what was measured (three operations in a row took over 1.3 times or
  * under 0.75 times as long: the link, or the data, changed), until a node asks for it (its cap changed), or for
