@@ -13,7 +13,7 @@
 #include "raw.h"
 
 #define SOON    4.0 /* "at once", on a busy machine */
-#define SECONDS 2   /* op_timeout */
+#define SECONDS 1   /* op_timeout */
 
 /* What a rank calls in a scene; the last rank is the odd one. */
 struct call {
@@ -183,7 +183,7 @@ static void case_ranks_disagree(struct e2e *e) {
         {longer_group, zipcclInvalidArgument, true, "group|rank", {"00"}},
         {other_message, zipcclInvalidArgument, false, "999", {"00", "01"}},
     };
-    e2e_set(e, "op_timeout=%ds", SECONDS * E2E_SLOW);
+    e2e_set(e, "op_timeout=%ds", SECONDS);
     e2e_daemons(e, 2);
     for (unsigned i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
         play(e, &scenes[i]);
@@ -199,7 +199,7 @@ static void case_ranks_never_meet(struct e2e *e) {
         {other_root_gather, zipcclInvalidArgument, true, "root", {"00", "01"}},
         {other_root_scatter, zipcclInvalidArgument, true, "root|operation #", {"00", "01"}},
     };
-    e2e_set(e, "op_timeout=%ds", SECONDS * E2E_SLOW);
+    e2e_set(e, "op_timeout=%ds", SECONDS);
     e2e_daemons(e, 2);
     for (unsigned i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
         play(e, &scenes[i]);
