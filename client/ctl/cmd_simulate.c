@@ -70,8 +70,8 @@ static void print_row(const struct run *r, struct table *t, const struct simulat
     if (v->end != SIMULATE_OK) {
         static const char *const ends[] = {"", "unmatched", "deadlock", "too large", "no plan", "no memory"};
         table_cell(t, "%s", ends[v->end]);
-        for (int i = 0; i < 8; i++)
-            table_cell(t, "%s", i < 7 ? "-" : "");
+        for (int i = 0; i < 9; i++)
+            table_cell(t, "%s", i < 8 ? "-" : "");
         return;
     }
     table_cell(t, "%s", units_seconds(text, x->seconds));
@@ -81,14 +81,16 @@ static void print_row(const struct run *r, struct table *t, const struct simulat
     table_cell(t, "%s", units_bytes(text, x->bytes[SIMULATE_INSIDE]));
     table_cell(t, "%s", units_count(text, x->messages));
     table_cell(t, "%.0f %%", x->link_busy * 100);
+    table_cell(t, "%.0f %%", x->loop_busy * 100);
     table_cell(t, "%.0f %%", x->worker_busy * 100);
     table_cell(t, "%s", v == r->best ? "<- wins" : "");
 }
 
 static void print_all(const struct run *r) {
     static const char *const head[] = {"arm",     "codec",        "ratio",    "time", "speed-up", "a node sends",
-                                       "between", "inside nodes", "messages", "link", "workers",  ""};
-    struct table *t = table_new("llrrrrrrrrrl");
+                                       "between", "inside nodes", "messages", "link", "loop",     "workers",
+                                       ""};
+    struct table *t = table_new("llrrrrrrrrrrl");
     uint32_t checked = 0;
     if (!t)
         return;
@@ -113,13 +115,13 @@ static json_t *variant_json(const struct run *r, const struct simulate_variant *
     if (v->end != SIMULATE_OK)
         return json_pack("{s:o, s:s, s:f, s:o}", "arm", arm, "codec", codec_name(v->codec), "ratio", v->ratio, "error",
                          output_text(v->why));
-    return json_pack("{s:o, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:b}", "arm", arm, "codec",
-                     codec_name(v->codec), "ratio", v->ratio, "us", x->seconds * 1e6, "speedup", speedup(r, v),
-                     "busiest_node_bytes", (json_int_t)x->busiest_bytes, "bytes_between_nodes",
-                     (json_int_t)x->bytes[SIMULATE_BETWEEN], "bytes_inside_nodes",
-                     (json_int_t)x->bytes[SIMULATE_INSIDE], "messages", (json_int_t)x->messages, "link_busy",
-                     x->link_busy, "workers_busy", x->worker_busy, "steps", (json_int_t)x->steps, "events",
-                     (json_int_t)x->events, "nodes_compared", (json_int_t)x->nodes_checked, "wins", v == r->best);
+    return json_pack(
+        "{s:o, s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:b}", "arm", arm, "codec",
+        codec_name(v->codec), "ratio", v->ratio, "us", x->seconds * 1e6, "speedup", speedup(r, v), "busiest_node_bytes",
+        (json_int_t)x->busiest_bytes, "bytes_between_nodes", (json_int_t)x->bytes[SIMULATE_BETWEEN],
+        "bytes_inside_nodes", (json_int_t)x->bytes[SIMULATE_INSIDE], "messages", (json_int_t)x->messages, "link_busy",
+        x->link_busy, "loop_busy", x->loop_busy, "workers_busy", x->worker_busy, "steps", (json_int_t)x->steps,
+        "events", (json_int_t)x->events, "nodes_compared", (json_int_t)x->nodes_checked, "wins", v == r->best);
 }
 
 static json_t *cost_json(const struct simulate_setup *s) {

@@ -18,6 +18,14 @@ static const struct ctl_option status_options[] = {OPTION_SOCKET, OPTION_JSON, O
 static const struct ctl_option stats_options[] = {
     OPTION_SOCKET,
     {"job", "JOB", NULL, "this job alone", false},
+    {"explain", NULL, NULL, "and which arms and codecs were chosen, and why, as decisions does", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct ctl_option decisions_options[] = {
+    OPTION_SOCKET,
+    {"job", "JOB", NULL, "this job alone", false},
     OPTION_JSON,
     OPTION_END,
 };
@@ -101,6 +109,11 @@ const struct ctl_command ctl_commands[] = {
      "One row for each job, operation, type and codec. wait, encode and decode are shares of the operations' time:\n"
      "from the first to the last local arrival, and worker time (over 100 % where several workers ran).",
      stats_options, ctl_stats},
+    {"decisions", NULL, false, "Which arm and codec operations take, and why.",
+     "One row for each kind of operations of a communicator: operation, type, size class (+: up to twice as much).\n"
+     "Below, for each arm and codec that came into question, the time that the model predicts, what the slowest node\n"
+     "measured in the last trial, and the best time of this node since.",
+     decisions_options, ctl_decisions},
     {"analyze", "FILE...", true, "How well tensors compress: every codec, bit for bit.",
      "Codes each tensor with every codec in chunks of 4 MiB, decodes it and compares the bits.\n"
      "Files are raw little-endian values (.bf16 .f16 .f32 .e4m3 .e5m2) or .safetensors.\n\n"
@@ -158,7 +171,7 @@ const struct ctl_command ctl_commands[] = {
      "rounded\n"
      "             down to whole shares; of the root: broadcast, scatter.\n"
      "  a node sends  the node that sends most; between, inside nodes: all bytes over links and over copies.\n"
-     "  link, workers: how busy those of the busiest node are.\n\n"
+     "  link, loop, workers: how busy those of the busiest node are; loop: o for each message.\n\n"
      "Over 2 million steps, one node is simulated for all where their plans are alike turned round the circle of "
      "nodes\n"
      "(all-gather, reduce-scatter, all-reduce, all-to-all; not with a root, --late or --imbalance): so 8192 ranks "

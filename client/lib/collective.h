@@ -88,6 +88,7 @@ ZIPCCL_MUST_CHECK zipcclResult_t issue(struct batch *batches, bool grouped);
 
 /* group.c: of this thread */
 bool group_is_open(void);
+bool group_uses(const struct zipcclStream *stream);
 ZIPCCL_MUST_CHECK zipcclResult_t group_note(struct collective *o, zipcclComm_t comm, zipcclStream_t stream);
 /* The group fails with this; what was said last is its text. Returns r. */
 zipcclResult_t group_fail(zipcclResult_t r);

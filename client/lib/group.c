@@ -19,6 +19,13 @@ bool group_is_open(void) {
     return group.depth;
 }
 
+bool group_uses(const struct zipcclStream *stream) {
+    const struct batch *b = group.batches;
+    while (b && b->stream != stream)
+        b = b->next;
+    return b;
+}
+
 zipcclResult_t group_fail(zipcclResult_t r) {
     if (group.depth && group.error == zipcclSuccess) {
         group.error = r;

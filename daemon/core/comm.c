@@ -69,6 +69,7 @@ struct comm *comm_new(struct daemon *d, uint64_t key, uint64_t nonce, struct job
     c->seq = 1;
     c->left_after = UINT64_MAX;
     c->codec = d->codec;
+    c->arm = d->arm;
     c->phases = d->phases;
     c->state = COMM_JOINING;
     /* Elsewhere than at the root the deadline is a safety net: the root's text is the better one. */
@@ -325,6 +326,7 @@ static void comm_member_free(struct comm_member *m) {
     free(m->numbers);
     free(m->calls);
     free(m->buffers);
+    switcher_free(&m->switcher);
     free(m->sent);
     free(m->received);
     free(m);
@@ -355,6 +357,7 @@ static void comm_free(struct comm *c) {
     free(c->nodes);
     free(c->rank_node);
     free(c->peers);
+    switcher_free(&c->switcher);
     free(c);
 }
 

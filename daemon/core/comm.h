@@ -8,7 +8,7 @@
  *
  * comm.c: life, failure. comm_join.c: rendezvous. comm_request.c: requests, checked and queued. comm_ops.c: units of a
  * rank's queue and their ends. comm_collective.c: what a unit does with all ranks of the node. comm_exchange.c: what it
- * does alone.
+ * does alone. comm_choice.c: with which arm and codec.
  */
 #ifndef ZIPCCL_DAEMON_COMM_H
 #define ZIPCCL_DAEMON_COMM_H
@@ -17,11 +17,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "daemon/core/choose.h"
 #include "daemon/core/executor.h"
 #include "daemon/core/list.h"
 #include "daemon/core/log.h"
-#include "daemon/core/trial.h"
+#include "daemon/core/model.h"
+#include "daemon/core/switcher.h"
 #include "peer.pb-c.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
@@ -33,6 +33,8 @@
 #define COMM_NO_NODE     UINT32_MAX
 #define COMM_MAX_FUSED   WIRE_MAX_GROUP_COLLECTIVES /* collectives of a group, which run side by side */
 #define COMM_CALLS       64u
+#define COMM_NOTES       16u
+#define FLAT_MOST_RANKS  2u    /* of a node: the flat arm moves so many times the bytes of the hierarchical one */
 #define COMM_MAX_IDS     1024u /* unique ids of one user that nobody used yet */
 
 struct daemon;
@@ -92,6 +94,9 @@ struct comm_member {
     uint32_t transfers_capacity;
     struct exec_buffers *buffers; /* scratch */
     uint32_t buffers_capacity;
+    struct switcher switcher;  /* of all-to-all, among the ranks of the communicator */
+    bool switches;             /* the exchange under way takes part in it */
+    uint64_t started_ns;       /* that exchange */
     uint32_t *sent, *received; /* transfers so far, by the other rank; NULL: none yet */
 };
 
@@ -113,6 +118,14 @@ struct comm_rank {
     bool in, left;
     uint32_t node; /* index in nodes */
     uint32_t pid;
+};
+
+/* What was chosen for operations that take no part in trials: for people. */
+struct comm_note {
+    struct switch_want want;
+    struct switch_choice choice;
+    uint8_t size; /* log2 of bytes */
+    uint64_t ops, used;
 };
 
 struct comm {
@@ -143,11 +156,14 @@ struct comm {
     struct fabric_peer **peers;
     struct exec_comm *exec;
     bool probing;
-    struct choose_link link_numbers;
+    struct model model; /* as agreed at the creation */
     uint64_t link_rate_bits;
-    zipcclCodec_t codec;
-    struct trial trial;
-    struct trial_kind *trial_kind; /* of the operation under way; NULL: it takes no part */
+    zipcclCodec_t codec; /* where the ranks pin none; auto: the switcher's choice */
+    zipcclArm_t arm;
+    struct switcher switcher;
+    bool switches; /* the operation under way takes part in it */
+    struct comm_note notes[COMM_NOTES];
+    uint64_t note_clock;
 
     /* the node's collective, or group of them: one at a time */
     struct exec_op *op;
@@ -161,6 +177,7 @@ struct comm {
     zipcclArm_t op_arm;
     uint32_t narrived;
     uint64_t first_ns, last_ns;
+    uint64_t started_ns; /* the last rank's arrival began it */
     struct { /* which operation, of which root, the collectives of late were, by number: ranks must agree */
         uint64_t number;
         uint32_t rank, root;
@@ -256,6 +273,18 @@ bool comm_collective_join(struct comm_member *m);
 bool comm_exchange_start(struct comm_member *m);
 /* The first operation of the exchange under way that a rank which left has not called; NULL: none. */
 const struct comm_pending *comm_exchange_unmet(const struct comm_member *m);
+
+/* comm_choice.c. alone: it is no group's. False: no memory. */
+bool comm_choices_init(struct comm *c);
+ZIPCCL_MUST_CHECK bool comm_choose_collective(struct comm *c, const struct comm_pending *p, bool alone,
+                                              struct switch_choice *choice);
+ZIPCCL_MUST_CHECK bool comm_choose_exchange(struct comm_member *m, const struct comm_pending *p, bool alone,
+                                            struct switch_choice *choice);
+/* The two ends of a transfer decide alike: from its count, what both pinned, and the choice for its operation. */
+zipcclCodec_t comm_transfer_codec(const struct comm_member *m, const struct wire_request *r,
+                                  const struct plan_transfer *t, zipcclCodec_t codec);
+/* The cap of this node's link changed: all communicators measure anew. */
+void comm_choices_alarm(struct daemon *d);
 
 /* comm_request.c */
 uint32_t comm_ncounts(const struct comm *c, unsigned op); /* that follow the request */

@@ -43,20 +43,15 @@ static void exchange_done(void *arg, const struct exec_result *r) {
         comm_answer_leaving(c);
         return;
     }
+    if (m->switches)
+        switcher_done(&m->switcher, daemon_now_ns() - m->started_ns, r->coded_from_bytes, r->coded_to_bytes,
+                      r->worst_report);
+    m->switches = false;
     m->exchange_result.wire_bytes += r->wire_bytes;
     if (!m->waits_node)
         c->ops_done++;
     comm_unit_step(m);
     comm_pump(c);
-}
-
-/* The two ends of a transfer decide alike: from its count, what both pinned, and what all nodes know of the link. */
-static zipcclCodec_t choose(const struct comm *c, const struct comm_member *m, const struct wire_request *r,
-                            const struct plan_transfer *t) {
-    zipcclCodec_t wanted = r->codec == zipcclCodecAuto ? c->codec : (zipcclCodec_t)r->codec;
-    if (c->topology.rank_node[t->peer] == c->topology.rank_node[m->rank])
-        return zipcclCodecRaw;
-    return choose_codec(&c->link_numbers, wanted, zipcclOpSend, t->dtype, t->count, &c->topology);
 }
 
 static struct plan_call call_of(const struct comm *c, const struct comm_pending *p) {
@@ -86,9 +81,18 @@ static bool has_room(struct comm_member *m, uint32_t ntransfers, uint32_t nbuffe
            comm_grow((void **)&m->buffers, &m->buffers_capacity, nbuffers, sizeof *m->buffers);
 }
 
+static bool is_all_to_all(const struct comm_pending *p) {
+    return p->request.op == zipcclOpAllToAll || p->request.op == zipcclOpAllToAllv;
+}
+
 /* Lists the transfers of the unit with their numbers and buffers. False: no memory. */
-static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t *nbuffers) {
+static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t *nbuffers, uint32_t *report) {
     struct comm *c = m->comm;
+    uint32_t all_to_alls = 0;
+    for (uint32_t i = 0; i < m->unit; i++)
+        all_to_alls += is_all_to_all(comm_unit_request(m, i));
+    m->switches = false;
+    *report = 0;
     *ntransfers = *nbuffers = 0;
     for (uint32_t i = 0; i < m->unit; i++) {
         const struct comm_pending *p = comm_unit_request(m, i);
@@ -98,11 +102,15 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
         uint32_t most = pairwise ? 1 : 2 * c->nranks;
         if (!has_room(m, *ntransfers + most, *nbuffers + 1))
             return false;
+        struct switch_choice choice;
+        if (!comm_choose_exchange(m, p, all_to_alls == 1, &choice))
+            return false;
+        *report |= choice.report;
         struct plan_call call = call_of(c, p);
         struct plan_transfer *t = m->transfers + *ntransfers;
         uint32_t n = plan_transfers(&call, m->rank, c->nranks, *nbuffers, t);
         for (uint32_t k = 0; k < n; k++) {
-            t[k].codec = choose(c, m, &p->request, &t[k]);
+            t[k].codec = comm_transfer_codec(m, &p->request, &t[k], choice.codec);
             m->exchange_codec = t[k].codec > m->exchange_codec ? t[k].codec : m->exchange_codec;
             m->numbers[*ntransfers + k] = t[k].send ? m->sent[t[k].peer]++ : m->received[t[k].peer]++;
             m->calls[*ntransfers + k] = pairwise ? 0 : (uint32_t)p->number;
@@ -136,7 +144,7 @@ bool comm_exchange_start(struct comm_member *m) {
     struct exec_args args = {
         .rank = m->rank, .phases = c->phases, .seq = first->number, .done = exchange_done, .arg = m};
     zipcclResult_t rc = zipcclOutOfMemory;
-    if (list_transfers(m, &args.ntransfers, &args.nbuffers)) {
+    if (list_transfers(m, &args.ntransfers, &args.nbuffers, &args.report)) {
         args.transfers = m->transfers;
         args.numbers = m->numbers;
         args.calls = m->calls;
@@ -148,6 +156,7 @@ bool comm_exchange_start(struct comm_member *m) {
                   first->number, m->rank, c->daemon->config.node_name, result_string(rc));
         return false;
     }
+    m->started_ns = daemon_now_ns();
     exec_op_arrive(m->exchange, 0, m->buffers);
     return c->state == COMM_READY;
 }

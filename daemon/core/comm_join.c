@@ -232,6 +232,7 @@ static void join_complete(struct comm *c) {
     table.chunk_bytes = UINT32_MAX;
     table.codec = (uint32_t)c->codec;
     table.phases = (uint32_t)c->phases;
+    table.arm = (uint32_t)c->arm;
     for (uint32_t i = 0; i < c->nnodes; i++) {
         struct comm_node *n = &c->nodes[i];
         Zipccl__Peer__PeerNode *w = pointers[i] = &nodes[i];
@@ -507,10 +508,12 @@ static void join_apply(struct comm *c, const Zipccl__Peer__PeerTable *m) {
         return;
     }
     c->link_rate_bits = m->link_rate_bits;
-    c->link_numbers.encode_bps = m->encode_bps;
-    c->link_numbers.decode_bps = m->decode_bps;
+    model_init(&c->model);
+    c->model.encode_bps = m->encode_bps;
+    c->model.decode_bps = m->decode_bps;
     c->phases = m->phases <= PLAN_SIZES_FIRST ? (enum plan_phases)m->phases : PLAN_STREAM;
     c->codec = m->codec < zipcclNumCodecs ? (zipcclCodec_t)m->codec : zipcclCodecAuto;
+    c->arm = m->arm < zipcclNumArms ? (zipcclArm_t)m->arm : zipcclArmAuto;
     if (c->nnodes > 1 && d->fabric_ops == NULL) {
         comm_fail(c, NULL, zipcclInvalidUsage,
                   "the communicator spans %u nodes, and node %s has no fabric (fabric = none)", c->nnodes,
@@ -599,8 +602,12 @@ void comm_peer_ready(struct peer_link *link, const Zipccl__Peer__PeerReady *m) {
 
 static void join_go(struct comm *c, const Zipccl__Peer__PeerGo *m) {
     Zipccl__CommInitReply reply = ZIPCCL__COMM_INIT_REPLY__INIT;
-    c->link_numbers.link_bps = m->link_bps;
-    c->link_numbers.latency_ns = m->latency_ns;
+    c->model.link_bps = m->link_bps;
+    c->model.latency_ns = m->latency_ns;
+    if (!comm_choices_init(c)) {
+        comm_fail(c, NULL, zipcclOutOfMemory, "node %s: out of memory", c->daemon->config.node_name);
+        return;
+    }
     c->daemon->stats.counters[STATS_comms_created]++;
     log_info("communicator ready (comm=%016" PRIx64 " job=%s nranks=%u nnodes=%u local=%u link_MBps=%" PRIu64
              " latency_us=%" PRIu64 ")",

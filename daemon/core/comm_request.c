@@ -16,8 +16,6 @@
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
-#define FLAT_MOST_RANKS 2u /* of a node: the flat arm moves so many times the bytes of the hierarchical one */
-
 uint32_t comm_ncounts(const struct comm *c, unsigned op) {
     switch (op) {
     case zipcclOpAllGatherv:

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "daemon/core/executor_impl.h"
-#include "daemon/core/trial.h"
+#include "daemon/core/report.h"
 #include "kernels/dtype.h"
 
 struct pair {
@@ -98,9 +98,9 @@ void exec_local_start(struct exec_work *work) {
     struct exec_op *mine = work->op, *theirs = other->op;
     struct fabric_header header = exec_header(pair.send->op, exec_step_of(pair.send));
     size_t bytes = exec_step_of(pair.send)->count * exec_item_of(pair.send)->value_bytes;
-    uint32_t worst = trial_worst(mine->args.report, theirs->args.report);
-    mine->result.worst_report = trial_worst(mine->result.worst_report, worst);
-    theirs->result.worst_report = trial_worst(theirs->result.worst_report, worst);
+    uint32_t worst = report_combine(mine->args.report, theirs->args.report);
+    mine->result.worst_report = report_combine(mine->result.worst_report, worst);
+    theirs->result.worst_report = report_combine(theirs->result.worst_report, worst);
     if (exec_check_message(pair.recv->op, exec_step_of(pair.recv), &header, bytes)) {
         copy_pair(pair);
     } else {

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "daemon/core/trial.h"
+#include "daemon/core/report.h"
 
 #define HEADER_HAS_HASH 1u
 
@@ -133,7 +133,7 @@ static bool finish_recv(struct exec_work *work) {
     const struct fabric_header header = work->recv.header;
     size_t bytes = work->recv.bytes;
     bool good = !op->failed && exec_check_message(op, st, &header, bytes);
-    op->result.worst_report = trial_worst(op->result.worst_report, header.report);
+    op->result.worst_report = report_combine(op->result.worst_report, header.report);
     if (good && st->dst.space == PLAN_SLOT) {
         fill_slot(op, st, &header, bytes);
     } else if (good && st->count > 0 && (header.flags & HEADER_HAS_HASH)) {

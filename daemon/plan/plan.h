@@ -26,8 +26,9 @@ enum plan_kind {
     PLAN_SEND,   /* src (values, or a coded slot) -> node `peer`, which may be this node in an exchange */
     PLAN_RECV,   /* from node `peer` -> dst (values, or a slot) */
     PLAN_DECODE, /* slot src -> dst values */
-    PLAN_COPY,   /* src values -> dst values; nothing to do where both are the same memory */
-    PLAN_REDUCE, /* inputs -> dst values */
+    PLAN_COPY,   /* src values -> dst values; nothing to do where both are the same memory. Of no values, onto itself:
+                  * a step to wait for in the place of many */
+    PLAN_REDUCE, /* inputs -> dst values, which may be one of the inputs: element by element */
     PLAN_NUM_KINDS
 };
 
@@ -77,7 +78,7 @@ struct plan_step {
     uint32_t nnext;
 };
 
-/* What the slots and the scratch of an operation or transfer hold. */
+/* What the slots and the scratch of an operation or transfer hold. The ring's codec is raw, whatever was asked for. */
 struct plan_item {
     zipcclDataType_t dtype;
     zipcclCodec_t codec;
@@ -142,11 +143,12 @@ struct plan_transfer {
     uint64_t count;
 };
 
-/* How coded chunks of an exchange travel. */
+/* How coded chunks of an exchange travel. Chunk k has tag k, in two phases 2k and 2k + 1. */
 enum plan_phases {
     PLAN_STREAM,     /* one message a chunk */
-    PLAN_TWO_PHASE,  /* static parts as soon as they are coded, dynamic parts after them */
-    PLAN_SIZES_FIRST /* all is coded and all sizes are exchanged before the first byte is sent: for comparison */
+    PLAN_TWO_PHASE,  /* static parts as soon as they are coded, dynamic parts after them: lower steps go first */
+    PLAN_SIZES_FIRST /* all is coded and all sizes are exchanged before the first byte is sent: for comparison. Sizes
+                      * are an empty message of the first transfer to each rank of another node, tag UINT32_MAX */
 };
 
 struct plan_exchange_args {

@@ -26,7 +26,9 @@ struct ring {
     struct builder_tiles tiles;
     bool scaled, to_all, to_root;
     uint32_t place, next, prev; /* of this node in the ring; the nodes beside it */
-    uint32_t here;
+    uint32_t root_local;
+    uint32_t here;   /* all local ranks have arrived */
+    uint32_t made;   /* what makes the result of this node's tile that is being built */
     uint32_t *order; /* node at a place */
     uint64_t *base;
     uint32_t scratch, nscratch, nvisits;
@@ -34,7 +36,6 @@ struct ring {
     uint32_t nresults, nsent, ncome;
     uint32_t *sent, *come; /* results: the sends and receives before */
     uint32_t *reads;       /* by node: of the tile that is being built, what reads the send buffers */
-    uint32_t *have;        /* by node: of that tile, what makes the result here */
 };
 
 static struct plan_ref values_at(const struct ring *r, enum plan_space space, uint32_t local, uint64_t offset) {
@@ -44,7 +45,7 @@ static struct plan_ref values_at(const struct ring *r, enum plan_space space, ui
 /* The local index of a tile's owner. */
 static uint32_t owner_of(const struct ring *r, uint32_t node, const struct builder_tile *tile) {
     if (r->to_root)
-        return builder_local(r->b, r->b->op->root);
+        return r->root_local;
     return r->to_all ? builder_members(r->b, node) - 1 : tile->local;
 }
 
@@ -62,30 +63,30 @@ static void add_inputs(struct ring *r, const struct builder_tile *tile, uint32_t
     }
 }
 
-/* Takes scratch for a visit and, where the tile comes from the node before, receives it there. */
-static uint32_t begin_visit(struct ring *r, struct plan_step step, bool comes, struct plan_ref scratch,
-                            uint32_t *busy) {
-    if (!comes)
-        return *busy;
+/* Receives into scratch what comes from the node before, once scratch is free. */
+static uint32_t add_receive(struct ring *r, struct plan_step step, struct plan_ref scratch, uint32_t busy) {
     step.kind = PLAN_RECV;
     step.peer = r->prev;
     step.dst = scratch;
     uint32_t id = builder_step(r->b, &step);
     builder_edge(r->b, 0, id);
-    builder_edge(r->b, *busy, id);
+    builder_edge(r->b, busy, id);
     return id;
 }
 
-static void add_partial(struct ring *r, uint32_t *reduce, struct plan_step step, const struct builder_tile *tile,
-                        struct plan_ref before, uint32_t from, uint32_t to) {
+/* Local ranks [from, to) are added to what has come (before, if not PLAN_NONE), one by one. */
+static uint32_t add_reduce(struct ring *r, struct plan_step step, const struct builder_tile *tile,
+                           struct plan_ref before, uint32_t from, uint32_t to) {
     struct builder *b = r->b;
     step.kind = PLAN_REDUCE;
-    *reduce = builder_step(b, &step);
+    uint32_t id = builder_step(b, &step);
+    builder_edge(b, r->here, id);
     if (before.space != PLAN_NONE) {
         struct plan_input in = {.ref = before, .ends_group = true, .round_group = true, .rank = tile->rank};
         builder_input(b, &in);
     }
     add_inputs(r, tile, from, to);
+    return id;
 }
 
 /* A visit of tile t of `node` on its way; local ranks [from, nlocal) add to it. */
@@ -96,12 +97,11 @@ static void pass_on(struct ring *r, uint32_t node, uint32_t t, uint32_t from, bo
     struct plan_ref scratch = {PLAN_VALUES, r->scratch + entry, 0};
     struct plan_step step = {
         .local = (uint16_t)from, .rank = tile->rank, .tag = r->tiles.first[node] + t, .count = tile->count};
-    uint32_t ready = begin_visit(r, step, comes, scratch, busy), reduce = BUILDER_NONE;
+    uint32_t ready = comes ? add_receive(r, step, scratch, *busy) : *busy, reduce = BUILDER_NONE;
     struct plan_ref src = values_at(r, PLAN_SENDBUF, from, tile->offset);
     if (comes || r->scaled || b->nlocal - from > 1) {
         step.dst = scratch;
-        add_partial(r, &reduce, step, tile, comes ? scratch : (struct plan_ref){0}, from, b->nlocal);
-        builder_edge(b, r->here, reduce);
+        reduce = add_reduce(r, step, tile, comes ? scratch : (struct plan_ref){0}, from, b->nlocal);
         builder_edge(b, ready, reduce);
         src = scratch;
         ready = reduce;
@@ -112,7 +112,8 @@ static void pass_on(struct ring *r, uint32_t node, uint32_t t, uint32_t from, bo
     step.dst = (struct plan_ref){0};
     *busy = builder_step(b, &step);
     builder_edge(b, ready, *busy);
-    builder_edge(b, reduce == BUILDER_NONE ? r->here : BUILDER_NONE, *busy);
+    if (reduce == BUILDER_NONE)
+        builder_edge(b, r->here, *busy);
     r->reads[node] = reduce == BUILDER_NONE ? *busy : reduce;
 }
 
@@ -125,24 +126,22 @@ static void finish(struct ring *r, uint32_t t) {
     struct plan_ref scratch = {0};
     struct plan_step step = {
         .local = (uint16_t)dst, .rank = tile->rank, .tag = r->tiles.first[b->node] + t, .count = tile->count};
-    uint32_t ready = r->here, reduce, *busy = NULL;
+    uint32_t ready = BUILDER_NONE, *busy = NULL;
     if (comes) {
         uint32_t entry = r->nvisits++ % r->nscratch;
         busy = &r->busy[entry];
         scratch = (struct plan_ref){PLAN_VALUES, r->scratch + entry, 0};
-        ready = begin_visit(r, step, true, scratch, busy);
+        ready = add_receive(r, step, scratch, *busy);
     }
     step.final = true;
     step.dst = values_at(r, PLAN_RECVBUF, dst, tile->offset - (r->base ? r->base[dst] : 0));
-    add_partial(r, &reduce, step, tile, scratch, comes ? 0 : owner + 1, comes ? owner + 1 : b->nlocal);
+    uint32_t reduce = add_reduce(r, step, tile, scratch, comes ? 0 : owner + 1, comes ? owner + 1 : b->nlocal);
     if (!comes)
         add_inputs(r, tile, 0, owner + 1);
-    builder_edge(b, r->here, reduce);
-    if (ready != r->here)
-        builder_edge(b, ready, reduce);
+    builder_edge(b, ready, reduce);
     if (comes)
         *busy = reduce;
-    r->have[b->node] = reduce;
+    r->made = reduce;
 }
 
 static void add_copies(struct ring *r, const struct builder_tile *tile, uint32_t from, uint32_t have) {
@@ -167,7 +166,7 @@ static void pass_result(struct ring *r, uint32_t back, uint32_t t) {
     if (t >= builder_ntiles(&r->tiles, node))
         return;
     const struct builder_tile *tile = &r->tiles.list[r->tiles.first[node] + t];
-    uint32_t local = back == 0 ? tile->local : (t + node) % b->nlocal, have = r->have[node];
+    uint32_t local = back == 0 ? tile->local : (t + node) % b->nlocal, have = r->made;
     struct plan_ref values = values_at(r, PLAN_RECVBUF, local, tile->offset);
     struct plan_step step = {.local = (uint16_t)local,
                              .rank = tile->rank,
@@ -223,6 +222,7 @@ static bool set_up(struct ring *r) {
     r->order = builder_order(b);
     if (r->to_all || r->to_root) {
         uint32_t root_node = b->args->topology->rank_node[b->op->root];
+        r->root_local = builder_local(b, b->op->root);
         builder_tiles_of_nodes(b, &r->tiles, r->to_root ? root_node : BUILDER_NONE);
     } else {
         r->base = builder_bases(b);
@@ -244,7 +244,6 @@ static bool set_up(struct ring *r) {
     r->sent = builder_array(b, r->nresults);
     r->come = builder_array(b, r->nresults);
     r->reads = builder_array(b, b->nnodes);
-    r->have = builder_array(b, b->nnodes);
     r->here = builder_all_arrived(b);
     return !b->error;
 }
@@ -266,5 +265,4 @@ void plan_reduce_ring(struct builder *b) {
     free(r.sent);
     free(r.come);
     free(r.reads);
-    free(r.have);
 }

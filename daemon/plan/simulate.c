@@ -126,6 +126,7 @@ static bool post_send(struct sim *s, uint32_t step) {
 static bool take_loop(struct sim *s, uint32_t step) {
     struct sim_node *node = &s->nodes[sim_node_of(s, step)];
     push(s, &node->loop, step);
+    node->loop_busy_ps += s->overhead_ps;
     return node->loop.head != step || at(s, s->now_ps + s->overhead_ps, EVENT_LOOP, step);
 }
 
@@ -324,10 +325,12 @@ static void add_up(struct sim *s) {
     for (uint32_t n = 0; n < s->nodes_held && span > 0; n++) {
         const struct sim_node *node = &s->nodes[n];
         double link = (double)node->link_busy_ps / (double)span;
+        double loop = (double)node->loop_busy_ps / (double)span;
         double work =
             (double)node->worker_busy_ps / (double)span / (s->options->cost->workers ? s->options->cost->workers : 1);
         r->busiest_bytes = node->sent_bytes > r->busiest_bytes ? node->sent_bytes : r->busiest_bytes;
         r->link_busy = link > r->link_busy ? link : r->link_busy;
+        r->loop_busy = loop > r->loop_busy ? loop : r->loop_busy;
         r->worker_busy = work > r->worker_busy ? work : r->worker_busy;
     }
 }

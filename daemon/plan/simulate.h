@@ -56,14 +56,14 @@ struct simulate_options {
 enum simulate_link { SIMULATE_INSIDE, SIMULATE_BETWEEN, SIMULATE_NUM_LINKS };
 
 struct simulate_result {
-    double seconds;                     /* from the first arrival to the end of the last step */
-    uint64_t bytes[SIMULATE_NUM_LINKS]; /* all nodes; headers not counted */
-    uint64_t messages;                  /* between nodes, all nodes */
-    uint64_t busiest_bytes;             /* what the node that sends most sends to others */
-    uint64_t steps;                     /* of all plans */
-    uint64_t events;                    /* that were simulated */
-    double link_busy, worker_busy;      /* shares of the time, of the node that is busiest in this way */
-    uint32_t nodes_checked;             /* folded: nodes whose plans were compared; 0: not folded */
+    double seconds;                           /* from the first arrival to the end of the last step */
+    uint64_t bytes[SIMULATE_NUM_LINKS];       /* all nodes; headers not counted */
+    uint64_t messages;                        /* between nodes, all nodes */
+    uint64_t busiest_bytes;                   /* what the node that sends most sends to others */
+    uint64_t steps;                           /* of all plans */
+    uint64_t events;                          /* that were simulated */
+    double link_busy, loop_busy, worker_busy; /* shares of the time, of the node that is busiest in this way */
+    uint32_t nodes_checked;                   /* folded: nodes whose plans were compared; 0: not folded */
 };
 
 enum simulate_end {

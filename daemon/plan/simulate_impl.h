@@ -45,7 +45,7 @@ struct sim_node {
     bool sending;                               /* the link out is busy */
     struct sim_queue codec, copy, egress, loop; /* loop: the head is being served */
     uint64_t egress_free_ps, ingress_free_ps;
-    uint64_t sent_bytes, link_busy_ps, worker_busy_ps;
+    uint64_t sent_bytes, link_busy_ps, loop_busy_ps, worker_busy_ps;
 };
 
 /* Where each plan begins. */

@@ -85,17 +85,25 @@ static enum simulate_end pair_up(struct sim *s, uint32_t node, const struct simu
     return rc;
 }
 
+static uint64_t most_steps(const struct sim *s) {
+    return s->options->max_steps ? s->options->max_steps : SIMULATE_MAX_STEPS;
+}
+
+static enum simulate_end too_large(struct sim *s) {
+    (void)snprintf(s->why, SIMULATE_WHY, "over %llu steps to hold; take fewer nodes, a smaller size or larger chunks%s",
+                   (unsigned long long)most_steps(s),
+                   s->source->may_fold && s->options->arrive
+                       ? ", or let all ranks arrive together: then one node can stand for all"
+                       : "");
+    return SIMULATE_TOO_LARGE;
+}
+
 static enum simulate_end add_plan(struct sim *s, uint32_t node, const struct simulate_plan *p) {
     const struct plan *plan = p->plan;
     uint32_t base = s->nsteps;
     bool all_there = !s->options->arrive; /* then edges from arrivals need not be kept */
-    uint64_t most = s->options->max_steps ? s->options->max_steps : SIMULATE_MAX_STEPS;
-    if (base + (uint64_t)plan->nsteps > most) {
-        (void)snprintf(s->why, SIMULATE_WHY,
-                       "over %llu steps to hold; take fewer nodes, a smaller size or larger chunks",
-                       (unsigned long long)most);
-        return SIMULATE_TOO_LARGE;
-    }
+    if (base + (uint64_t)plan->nsteps > most_steps(s))
+        return too_large(s);
     if (!room((void **)&s->steps, base, &s->steps_cap, plan->nsteps + 1, sizeof(*s->steps)))
         return SIMULATE_NO_MEMORY;
     for (uint32_t i = 0; i < plan->nsteps; i++) {
@@ -176,6 +184,9 @@ enum simulate_end sim_load(struct sim *s) {
         s->nodes[n].first_step = s->nsteps;
         for (uint32_t i = 0; i < source->plans_per_node && end == SIMULATE_OK; i++)
             end = add_part(s, n, i);
+        /* Where nodes are much alike, the first one says how it will end. */
+        if (end == SIMULATE_OK && n == 0 && source->may_fold && (uint64_t)s->nsteps * s->nodes_held > most_steps(s))
+            end = too_large(s);
         if (s->options->progress)
             s->options->progress(0.3 * n / s->nodes_held, s->options->progress_arg);
     }

@@ -48,8 +48,8 @@ void builder_tiles_of_ranks(struct builder *b, struct builder_tiles *tiles, uint
         uint64_t count = builder_count_of(b, r);
         ntiles += count / chunk + (count % chunk != 0);
     }
-    uint64_t *offsets = calloc((size_t)nranks, sizeof(*offsets));
-    uint32_t *left = calloc((size_t)nranks, sizeof(*left)); /* of a node: members with tiles left */
+    uint64_t *offsets = calloc((size_t)nranks + 1, sizeof(*offsets));
+    uint32_t *left = calloc((size_t)nranks + 1, sizeof(*left)); /* of a node: members with tiles left */
     if (!offsets || !left)
         b->error = zipcclOutOfMemory;
     if (!open_lists(b, tiles, ntiles))

@@ -353,9 +353,12 @@ INLINE void put_codes3(v64 t[4], uint8_t *planes, bool stream) {
 
 INLINE size_t top7_encode(const uint8_t *src, unsigned blocks, struct zfmt_block *heads, uint8_t *body,
                           uint8_t *escapes, unsigned *n1, bool stream, unsigned base, bool zero) {
-    /* With zero, code 1 is exponent 0 and the codes from 2 on are base and below; base >= 6 here, so base + 1, which
-     * changes places with zero, is always an escape. */
-    const v64 low = set1(base), top = set1(base + 1 + zero), last = set1(6u - zero);
+    /* Without compares, which are dear: d = base - e, but at most the first that is an escape; the code is that, turned
+     * by 1 so that the escape becomes 0. With zero, code 1 is exponent 0 and the codes from 2 on are base and below:
+     * turned by 2, and an exponent of 0, which is an escape by its d as base >= 6, goes one further (base + 1, which
+     * changes places with zero, is always an escape). */
+    const v64 low = set1(base), one = set1(1), escape = set1(7u - zero);
+    const v64 turn = set1(zero ? 0x22 : 0x11), codes = set1(0x77);
     uint8_t *const first = body;
     unsigned n = 0;
     for (unsigned b = 0; b < blocks; b++, src += STEP) {
@@ -364,12 +367,14 @@ INLINE size_t top7_encode(const uint8_t *src, unsigned blocks, struct zfmt_block
 #define ROW(i)                                                                                                         \
     {                                                                                                                  \
         const v64 e = split(src, i, body + 3 * ZFMT_PLANE, stream);                                                    \
-        const __mmask64 in = _mm512_cmple_epu8_mask(_mm512_sub_epi8(low, e), last);                                    \
-        v64 c = _mm512_maskz_sub_epi8(in, top, e);                                                                     \
+        v64 c = _mm512_min_epu8(_mm512_sub_epi8(low, e), escape);                                                      \
         if (zero)                                                                                                      \
-            c = _mm512_mask_mov_epi8(c, _mm512_testn_epi8_mask(e, e), set1(1));                                        \
-        met += compact_row(escapes + n + met, e, _mm512_testn_epi8_mask(c, c), 32);                                    \
-        pairs[(i) / 2] = (i) % 2 ? _mm512_or_si512(pairs[(i) / 2], _mm512_slli_epi16(c, 4)) : c;                       \
+            c = _mm512_add_epi8(c, _mm512_subs_epu8(one, e));                                                          \
+        met += compact_row(escapes + n + met, e, _mm512_cmpeq_epi8_mask(c, escape), 32);                               \
+        pairs[(i) / 2] =                                                                                               \
+            (i) % 2 ? _mm512_and_si512(                                                                                \
+                          _mm512_add_epi8(_mm512_or_si512(pairs[(i) / 2], _mm512_slli_epi16(c, 4)), turn), codes)      \
+                    : c;                                                                                               \
     }
         EACH8(ROW)
 #undef ROW

@@ -88,4 +88,4 @@ INLINE void vf_put(enum layout_kind kind, uint8_t *p, const vf v[4], bool stream
 
 #include "kernels/cpu/reduce_sum.h"
 
-const struct reduce_passes reduce_passes_avx2[zipcclNumTypes] = REDUCE_TABLE(sum_bf16, sum_fp16, sum_fp32);
+const struct reduce_passes reduce_passes_avx2[zipcclNumTypes] = REDUCE_TABLE(sum_bf16, sum_fp16, sum_fp32, NULL, NULL);

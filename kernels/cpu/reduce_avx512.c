@@ -26,6 +26,36 @@ INLINE void vf_store(void *p, vf v) {
     _mm512_storeu_ps(p, v);
 }
 
+/* FP8 goes by way of FP16: E5M2 is its upper byte, E4M3 has an exponent that is 8 too low there. */
+INLINE vf widen8(enum layout_kind kind, __m128i codes) {
+    const __m256i w = _mm256_cvtepi8_epi16(codes), magnitude = _mm256_set1_epi16(0x7f);
+    if (kind == KIND_E5M2)
+        return _mm512_cvtph_ps(_mm256_slli_epi16(w, 8));
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(w, magnitude), magnitude);
+    const __m256i h = _mm256_and_si256(_mm256_slli_epi16(w, 7), _mm256_set1_epi16((short)0xbf80));
+    return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_mask_mov_epi16(h, nan, _mm256_set1_epi16(0x7fff))),
+                         _mm512_set1_ps(256));
+}
+
+/* narrow_bits of reduce_passes.h. */
+INLINE __m128i narrow8(enum layout_kind kind, vf v) {
+    const unsigned mantissa = kind == KIND_E5M2 ? 2 : 3, bias = kind == KIND_E5M2 ? 15 : 7, shift = 23 - mantissa;
+    const __m512i x = _mm512_castps_si512(v), a = _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff));
+    const __m512i magic = _mm512_set1_epi32((int)((127 + 24 - bias - mantissa) << 23));
+    const __m512i low =
+        _mm512_sub_epi32(_mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(magic))), magic);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(a, shift), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(a, _mm512_add_epi32(odd, _mm512_set1_epi32((1 << (shift - 1)) - 1)));
+    const __m512i high =
+        _mm512_sub_epi32(_mm512_srli_epi32(up, shift), _mm512_set1_epi32((int)((127 - bias) << mantissa)));
+    const __mmask16 small = _mm512_cmplt_epi32_mask(a, _mm512_set1_epi32((int)((128 - bias) << 23)));
+    const __m512i top = _mm512_set1_epi32(kind == KIND_E5M2 ? 0x7b : 0x7e);
+    const __m512i code = _mm512_min_epi32(_mm512_mask_mov_epi32(high, small, low), top);
+    const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(x, 24), _mm512_set1_epi32(0x80));
+    return _mm512_cvtepi32_epi8(_mm512_mask_mov_epi32(_mm512_or_si512(code, sign),
+                                                      _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), _mm512_set1_epi32(0x7f)));
+}
+
 INLINE void vf_get(enum layout_kind kind, const uint8_t *p, vf v[4]) {
     if (kind == KIND_BF16) {
         const __m512i odd = _mm512_set1_epi32((int)0xffff0000u);
@@ -34,6 +64,11 @@ INLINE void vf_get(enum layout_kind kind, const uint8_t *p, vf v[4]) {
             v[2 * i] = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
             v[2 * i + 1] = _mm512_castsi512_ps(_mm512_and_si512(w, odd));
         }
+        return;
+    }
+    if (kind == KIND_E4M3 || kind == KIND_E5M2) {
+        for (unsigned i = 0; i < 4; i++)
+            v[i] = widen8(kind, _mm_loadu_si128((const void *)(p + 16 * i)));
         return;
     }
     for (unsigned i = 0; i < 4; i++)
@@ -70,7 +105,7 @@ INLINE vf vf_rounded(enum layout_kind kind, vf v) {
     }
     if (kind == KIND_FP16)
         return _mm512_cvtph_ps(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    return v;
+    return kind == KIND_FP32 ? v : widen8(kind, narrow8(kind, v));
 }
 
 INLINE void put64(uint8_t *p, __m512i v, bool stream) {
@@ -94,6 +129,13 @@ INLINE void vf_put(enum layout_kind kind, uint8_t *p, const vf v[4], bool stream
                   stream);
         return;
     }
+    if (kind == KIND_E4M3 || kind == KIND_E5M2) {
+        __m512i r = _mm512_castsi128_si512(narrow8(kind, v[0]));
+        r = _mm512_inserti32x4(r, narrow8(kind, v[1]), 1);
+        r = _mm512_inserti32x4(r, narrow8(kind, v[2]), 2);
+        put64(p, _mm512_inserti32x4(r, narrow8(kind, v[3]), 3), stream);
+        return;
+    }
     for (unsigned i = 0; i < 2; i++) {
         const vf a = v[2 * i], b = v[2 * i + 1];
         const __m512i r = kind == KIND_BF16 ? to_bf16_pair(a, b)
@@ -103,5 +145,8 @@ INLINE void vf_put(enum layout_kind kind, uint8_t *p, const vf v[4], bool stream
 }
 
 #include "kernels/cpu/reduce_sum.h"
+SUM_OF(sum_e4m3, KIND_E4M3)
+SUM_OF(sum_e5m2, KIND_E5M2)
 
-const struct reduce_passes reduce_passes_avx512[zipcclNumTypes] = REDUCE_TABLE(sum_bf16, sum_fp16, sum_fp32);
+const struct reduce_passes reduce_passes_avx512[zipcclNumTypes] =
+    REDUCE_TABLE(sum_bf16, sum_fp16, sum_fp32, sum_e4m3, sum_e5m2);

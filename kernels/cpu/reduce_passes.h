@@ -206,7 +206,7 @@ DIVIDE(f64, double, double)
     { bits / 8, NULL, NULL, {sum_##bits, prod_##bits, max_##name, min_##name}, scale_##bits, divide_##name, NULL }
 #define PASSES_F32(widen, narrow, sum)                                                                                 \
     { 4, widen, narrow, {sum_f32, prod_f32, max_f32, min_f32}, scale_f32, divide_f32, sum }
-#define REDUCE_TABLE(bf16_sum, fp16_sum, fp32_sum)                                                                     \
+#define REDUCE_TABLE(bf16_sum, fp16_sum, fp32_sum, e4m3_sum, e5m2_sum)                                                 \
     {                                                                                                                  \
         [zipcclInt8] = PASSES_INT(8, i8), [zipcclUint8] = PASSES_INT(8, u8), [zipcclInt32] = PASSES_INT(32, i32),      \
         [zipcclUint32] = PASSES_INT(32, u32), [zipcclInt64] = PASSES_INT(64, i64),                                     \
@@ -214,6 +214,6 @@ DIVIDE(f64, double, double)
         [zipcclFloat32] = PASSES_F32(NULL, narrow_fp32, fp32_sum),                                                     \
         [zipcclFloat64] = {8, NULL, narrow_fp64, {sum_f64, prod_f64, max_f64, min_f64}, scale_f64, divide_f64, NULL},  \
         [zipcclBfloat16] = PASSES_F32(widen_bf16, narrow_bf16, bf16_sum),                                              \
-        [zipcclFloat8e4m3] = PASSES_F32(widen_e4m3, narrow_e4m3, NULL),                                                \
-        [zipcclFloat8e5m2] = PASSES_F32(widen_e5m2, narrow_e5m2, NULL),                                                \
+        [zipcclFloat8e4m3] = PASSES_F32(widen_e4m3, narrow_e4m3, e4m3_sum),                                            \
+        [zipcclFloat8e5m2] = PASSES_F32(widen_e5m2, narrow_e5m2, e5m2_sum),                                            \
     }

@@ -4,4 +4,4 @@
  */
 #include "kernels/cpu/reduce_passes.h"
 
-const struct reduce_passes reduce_passes_scalar[zipcclNumTypes] = REDUCE_TABLE(NULL, NULL, NULL);
+const struct reduce_passes reduce_passes_scalar[zipcclNumTypes] = REDUCE_TABLE(NULL, NULL, NULL, NULL, NULL);

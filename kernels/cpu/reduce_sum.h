@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sums of BF16, FP16 and FP32 with all accumulators in registers: a step of four vectors of floats goes through all
- * inputs before the next. An instruction set's file defines the type vf and the primitives below, includes this header
- * after kernels/cpu/reduce_passes.h, and puts SUM_OF's functions into its table. No include guard on purpose.
+ * Sums of BF16, FP16 and FP32 (and of FP8, where the primitives know it) with all accumulators in registers: a step of
+ * four vectors of floats goes through all inputs before the next. An instruction set's file defines the type vf and the
+ * primitives below, includes this header after kernels/cpu/reduce_passes.h, and puts SUM_OF's functions into its table.
+ * No include guard on purpose.
  *
  *  VF_LANES                                    floats of a vector
  *  vf_load(p) vf_store(p, v) vf_set1(f)        any alignment
@@ -61,15 +62,20 @@ INLINE void sum_add(vf to[4], const vf v[4], bool first) {
     }
 }
 
-/* True where the inputs are simply added one after another: one group, or groups of one input. */
+/* True where the inputs are simply added one after another and rounded once: groups of one input, whose rounding
+ * changes nothing (but infinities of E5M2, which become finite), or one group, whose rounding is the end's. */
 static bool sum_is_plain(const struct reduce *r) {
+    const bool alone = r->ninputs == 1 || r->inputs[0].ends_group;
     if (r->carry)
         return false;
     for (uint32_t k = 0; k < r->ninputs; k++) {
         const struct reduce_input *in = &r->inputs[k];
-        if (in->scaled || (in->ends_group && in->round_group))
+        const bool last = k + 1 == r->ninputs;
+        if (in->scaled || (!last && in->ends_group != alone))
             return false;
-        if (k + 1 < r->ninputs && in->ends_group != r->inputs[0].ends_group)
+        if (alone && r->dtype == zipcclFloat8e5m2 && in->ends_group && in->round_group)
+            return false;
+        if (last && !alone && in->ends_group && in->round_group && sum_ending_of(r).how != END_NONE)
             return false;
     }
     return true;
@@ -135,6 +141,10 @@ INLINE size_t sum_groups(enum layout_kind kind, const struct reduce *r, uint8_t 
                     widen_bf16(&scalar, &bits, 1);
                 else if (kind == KIND_FP16)
                     widen_fp16(&scalar, &bits, 1);
+                else if (kind == KIND_E4M3)
+                    widen_e4m3(&scalar, &bits, 1);
+                else if (kind == KIND_E5M2)
+                    widen_e5m2(&scalar, &bits, 1);
                 else
                     memcpy(&scalar, &bits, sizeof(scalar));
                 const vf s = vf_set1(scalar);

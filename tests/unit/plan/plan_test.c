@@ -244,6 +244,32 @@ static void test_many_chunks(void **state) {
     }
 }
 
+/* Many ranks on a node, of uneven number, not side by side. */
+static void test_wide_nodes(void **state) {
+    (void)state;
+    static const uint32_t rank_node[2][16] = {{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1},
+                                              {2, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0}};
+    static const zipcclOp_t ops[] = {zipcclOpReduceScatter, zipcclOpReduceScatterv, zipcclOpAllReduce, zipcclOpReduce,
+                                     zipcclOpAllGather};
+    uint64_t room[16];
+    for (unsigned seed = 0; seed < 360; seed++) {
+        struct plan_topology t = {seed % 2 ? 16 : 12, 3 - seed % 2, rank_node[1 - seed % 2]};
+        struct plan_op op = {.op = ops[seed % 5],
+                             .dtype = zipcclBfloat16,
+                             .codec = seed % 7 < 4 ? zipcclCodecTier : zipcclCodecRaw,
+                             .arm = (zipcclArm_t)(seed / 5 % 3),
+                             .redop = seed / 5 % 3 != 1 && seed % 4 == 0 ? zipcclPreMulSum : zipcclSum,
+                             .count = g_counts[seed / 15 % NUM_COUNTS],
+                             .root = seed % 12};
+        op.counts = counts_for(op.op, op.count, t.nranks, seed, room);
+        if (op.counts)
+            op.count = 0;
+        struct plan_args args = {
+            .ops = &op, .nops = 1, .topology = &t, .chunk_bytes = 64 << 10, .window = 1 + seed % 3};
+        run(&args, seed);
+    }
+}
+
 static void test_groups(void **state) {
     (void)state;
     static const zipcclOp_t ops[] = {zipcclOpAllGather,     zipcclOpBroadcast,      zipcclOpAllGatherv,
@@ -377,13 +403,14 @@ static void test_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_gather),       cmocka_unit_test(test_all_gather_v),
-        cmocka_unit_test(test_groups),           cmocka_unit_test(test_reduce_scatter),
-        cmocka_unit_test(test_reduce_scatter_v), cmocka_unit_test(test_all_reduce),
-        cmocka_unit_test(test_reduce),           cmocka_unit_test(test_broadcast),
-        cmocka_unit_test(test_barrier),          cmocka_unit_test(test_many_chunks),
-        cmocka_unit_test(test_slot_memory),      cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_chunk_count),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_all_gather),     cmocka_unit_test(test_all_gather_v),
+        cmocka_unit_test(test_wide_nodes),     cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_reduce_scatter), cmocka_unit_test(test_reduce_scatter_v),
+        cmocka_unit_test(test_all_reduce),     cmocka_unit_test(test_reduce),
+        cmocka_unit_test(test_broadcast),      cmocka_unit_test(test_barrier),
+        cmocka_unit_test(test_many_chunks),    cmocka_unit_test(test_slot_memory),
+        cmocka_unit_test(test_bad_arguments),  cmocka_unit_test(test_chunk_count),
+        cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,6 +93,8 @@ static const struct plan_transfer *sender_of(const struct exchange *x, uint32_t 
 
 static void check_results(struct sim *s) {
     const struct exchange *x = s->user;
+    const uint32_t *rank_node = x->args->topology->rank_node;
+    uint64_t crossed = 0;
     for (uint32_t r = 0; r < s->nunits; r++) {
         uint64_t want = 0, got = 0;
         for (uint32_t i = 0; i < x->ntransfers[r]; i++) {
@@ -102,6 +104,7 @@ static void check_results(struct sim *s) {
             uint64_t bytes = t->count * dtype_get(t->dtype)->bytes;
             from = sender_of(x, r, i);
             want += bytes;
+            crossed += rank_node[r] == rank_node[t->peer] ? 0 : bytes;
             if (!from || !sim_holds(&s->units[r].memory[t->buffer], t->offset, bytes,
                                     (struct content){expr_leaf(from->buffer, t->peer), from->offset})) {
                 sim_fail(s, "rank %u: wrong values from rank %u", r, t->peer);
@@ -115,6 +118,10 @@ static void check_results(struct sim *s) {
             return;
         }
     }
+    for (uint32_t n = 0; n < x->args->topology->nnodes; n++)
+        crossed -= s->result->sent_bytes[n];
+    if (crossed != 0)
+        sim_fail(s, "%lld bytes too few between nodes", (long long)crossed);
 }
 
 /* Phase one comes first: no dynamic part of a peer before the static parts of all. */
