@@ -240,6 +240,52 @@ static void case_grouped_apart_sizes(struct e2e *e) {
 }
 E2E_CASE(grouped_apart_sizes, 60)
 
+/* Messages of one all-to-all reach a rank together with the next one. While codecs are tried, all must decide alike. */
+static void trials_rank(struct e2e_rank *r) {
+    enum { ROUNDS = 70 };
+    struct any_world w;
+    struct any_buffers all, one;
+    uint64_t state = 5 + (uint64_t)r->rank;
+    any_world_set(&w, r->args, r->rank, e2e_comm(r));
+    any_buffers_new(&all, MEMORY_ZIPCCL, MEMORY_ZIPCCL, 1 << 20);
+    any_buffers_new(&one, MEMORY_ZIPCCL, MEMORY_ZIPCCL, BYTES);
+    for (uint64_t round = 0; round <= ROUNDS; round++) {
+        struct any_op a = {.op = zipcclOpAllToAll,
+                           .dtype = zipcclBfloat16,
+                           .codec = zipcclCodecAuto,
+                           .arm = zipcclArmAuto,
+                           .count = 60000,
+                           .seq = round};
+        struct any_op m = {.op = r->rank ? zipcclOpRecv : zipcclOpSend,
+                           .dtype = zipcclUint8,
+                           .codec = zipcclCodecAuto,
+                           .arm = zipcclArmAuto,
+                           .count = 100,
+                           .root = r->rank ^ 1,
+                           .seq = 1000 + round - (r->rank == 1)};
+        bool message = r->rank < 2 && (r->rank ? round > 0 : round < ROUNDS);
+        if (any_random(&state) % 4 == 0)
+            e2e_sleep((double)(any_random(&state) % 8) * 1e-3);
+        E2E_OK(NULL, zipcclGroupStart());
+        E2E_OK(w.comm, any_issue(&w, NULL, &a, &all));
+        if (message)
+            E2E_OK(w.comm, any_issue(&w, NULL, &m, &one));
+        E2E_OK(w.comm, zipcclGroupEnd());
+        any_check(&w, &a, &all);
+        if (message)
+            any_check(&w, &m, &one);
+    }
+    any_buffers_free(&all);
+    any_buffers_free(&one);
+    E2E_OK(NULL, zipcclCommDestroy(w.comm));
+}
+
+static void case_grouped_trials(struct e2e *e) {
+    e2e_set(e, "link_rate=2gbit");
+    layouts(e, 3, (const char *const[]){"01", "012", NULL}, trials_rank);
+}
+E2E_CASE(grouped_trials, 60)
+
 /* ---- limits ---- */
 
 /* The largest group that is allowed, to this rank itself and to the next one; then groups that are larger. */
@@ -429,6 +475,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_grouped_apart),
         cmocka_unit_test(test_grouped_apart_two),
         cmocka_unit_test(test_grouped_apart_sizes),
+        cmocka_unit_test(test_grouped_trials),
         cmocka_unit_test(test_largest_groups),
         cmocka_unit_test(test_counts_of_experts),
         cmocka_unit_test(test_split),
