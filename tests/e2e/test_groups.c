@@ -292,10 +292,13 @@ E2E_CASE(grouped_trials, 60)
 static void largest_rank(struct e2e_rank *r) {
     enum { HALF = 2048, WORDS = 4 };
     zipcclComm_t comm = e2e_comm(r);
-    uint32_t *send = calloc(HALF, 16), *recv = calloc(HALF, 16);
+    void *from = NULL, *to = NULL; /* memory of other kinds takes an area of its own for each */
     float *sums = calloc(600, 4);
     int next = (r->rank + 1) % r->nranks, last = (r->rank + r->nranks - 1) % r->nranks;
-    E2E_CHECK(send && recv && sums, "memory");
+    E2E_CHECK(sums, "memory");
+    E2E_OK(NULL, zipcclMemAlloc(&from, (size_t)HALF * 16));
+    E2E_OK(NULL, zipcclMemAlloc(&to, (size_t)HALF * 16));
+    uint32_t *send = from, *recv = to;
     for (uint32_t i = 0; i < HALF * WORDS; i++)
         send[i] = i ^ (uint32_t)r->rank << 24;
     E2E_OK(NULL, zipcclGroupStart());
@@ -332,8 +335,8 @@ static void largest_rank(struct e2e_rank *r) {
         }
     }
     E2E_OK(comm, zipcclBarrier(comm, NULL));
-    free(send);
-    free(recv);
+    E2E_OK(NULL, zipcclMemFree(from));
+    E2E_OK(NULL, zipcclMemFree(to));
     free(sums);
     E2E_OK(NULL, zipcclCommDestroy(comm));
 }
