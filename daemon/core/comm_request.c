@@ -80,7 +80,7 @@ static bool needed_values(const struct comm *c, const struct comm_member *m, con
         *send = *recv = all;
         return true;
     case zipcclOpAllToAllv:
-        return extent(v, v + n, c->nranks, send) && extent(v + 2 * n, v + 3 * n, c->nranks, recv);
+        return v != NULL && extent(v, v + n, c->nranks, send) && extent(v + 2 * n, v + 3 * n, c->nranks, recv);
     case zipcclOpGather:
         *send = count, *recv = root ? all : 0;
         return true;
@@ -94,11 +94,11 @@ static bool needed_values(const struct comm *c, const struct comm_member *m, con
         *recv = count;
         return true;
     case zipcclOpAllGatherv:
-        *send = v[m->rank];
-        return sum(v, c->nranks, recv);
+        *send = v != NULL ? v[m->rank] : 0;
+        return v != NULL && sum(v, c->nranks, recv);
     case zipcclOpReduceScatterv:
-        *recv = v[m->rank];
-        return sum(v, c->nranks, send);
+        *recv = v != NULL ? v[m->rank] : 0;
+        return v != NULL && sum(v, c->nranks, send);
     case zipcclOpBarrier:
     case zipcclNumOps:
         break;

@@ -197,6 +197,7 @@ static void drained_rank(struct e2e_rank *r) {
         E2E_OK(comm, zipcclSend(b.send, COUNT, zipcclBfloat16, peer, comm, NULL));
     else
         E2E_OK(comm, zipcclRecv(b.recv, COUNT, zipcclBfloat16, peer, comm, NULL));
+    e2e_meet(r->shared, r->nranks); /* the next call is the end for all */
     E2E_CHECK(zipcclBarrier(comm, NULL) == zipcclDaemonUnavailable, "the daemon goes on");
     zipcclCommDestroy(comm);
     zipcclMemFree(b.send);
