@@ -112,7 +112,10 @@ static void print_arms(struct table *t, const Zipccl__Decision *d) {
     char choice[CHOICE_TEXT];
     for (size_t i = 0; i < d->n_arms; i++) {
         const Zipccl__DecisionArm *a = d->arms[i];
-        table_cell(t, i ? "" : "%08llx", (unsigned long long)(d->comm & 0xffffffffu));
+        if (i)
+            table_cell(t, "%s", "");
+        else
+            table_cell(t, "%08llx", (unsigned long long)(d->comm & 0xffffffffu));
         if (i)
             table_cell(t, "%s", "");
         else if (d->rank)

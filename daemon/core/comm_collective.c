@@ -157,7 +157,7 @@ static bool start(struct comm *c, struct comm_member *m) {
     c->op_codec = zipcclCodecRaw;
     c->switches = false;
     for (uint32_t i = 0; i < c->ndesc; i++) {
-        struct switch_choice choice;
+        struct switch_choice choice = {0};
         if (!comm_choose_collective(c, desc(c, i), c->ndesc == 1, &choice)) {
             comm_fail(c, NULL, zipcclOutOfMemory, "node %s: out of memory", c->daemon->config.node_name);
             return false;

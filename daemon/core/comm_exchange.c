@@ -111,7 +111,7 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
         uint32_t most = pairwise ? 1 : 2 * c->nranks;
         if (!has_room(m, *ntransfers + most, *nbuffers + 1))
             return false;
-        struct switch_choice choice;
+        struct switch_choice choice = {0};
         if (!comm_choose_exchange(m, p, all_to_alls == 1, &choice))
             return false;
         *report |= choice.report;

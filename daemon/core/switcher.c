@@ -79,9 +79,9 @@ static void forget_samples(struct switch_candidate *c) {
     c->own_ns = 0;
 }
 
-/* The rounds of each stage of a trial, and, in percent of the best, who takes part in the next one. Close candidates
- * cost little and are hard to tell apart. */
-static const struct { uint32_t rounds, close; } stages[STAGES] = {{2, SAME_PERCENT}, {8, 105}, {16, 0}};
+/* The rounds of each stage of a trial, and who takes part in the next one: those within so many percent of the best, at
+ * most so many. Close candidates cost little and are hard to tell apart. */
+static const struct { uint32_t rounds, close, most; } stages[STAGES] = {{2, SAME_PERCENT, 3}, {8, 105, 2}, {16, 0, 0}};
 
 static void start_stage(struct switch_kind *k, uint32_t stage, uint32_t warm) {
     k->phase = stage == 0 ? SWITCH_TRIAL : SWITCH_FINE;
@@ -233,14 +233,35 @@ static bool has_surprise(const struct switch_kind *k, uint32_t best) {
     return false;
 }
 
-/* Who goes on: the best, what is close to it, and surprises. Returns how many. */
-static uint32_t keep(struct switch_kind *k, uint32_t best, bool surprises) {
+/* Who goes on to the next stage. Returns how many. */
+static uint32_t keep_close(struct switch_kind *k, uint32_t best) {
     const struct switch_candidate *c = k->candidates;
     uint32_t n = 0;
     for (uint32_t i = 0; i < k->ntried; i++) {
         uint32_t t = k->tried[i];
-        bool close = c[t].agreed_ns > 0 && !over(c[t].agreed_ns, c[best].agreed_ns, stages[k->stage].close);
-        if (t == best || close || (surprises && is_surprise(k, best, t)))
+        if (t == best || (c[t].agreed_ns > 0 && !over(c[t].agreed_ns, c[best].agreed_ns, stages[k->stage].close)))
+            k->tried[n++] = t;
+    }
+    while (n > stages[k->stage].most) { /* without the slowest */
+        uint32_t worst = k->tried[0] == best ? 1 : 0;
+        for (uint32_t i = worst + 1; i < n; i++) {
+            if (k->tried[i] != best && c[k->tried[i]].agreed_ns > c[k->tried[worst]].agreed_ns)
+                worst = i;
+        }
+        memmove(&k->tried[worst], &k->tried[worst + 1], (n - worst - 1) * sizeof k->tried[0]);
+        n--;
+    }
+    return n;
+}
+
+/* Who is measured again: the best, what is close to it, and surprises. */
+static uint32_t keep_surprises(struct switch_kind *k, uint32_t best) {
+    const struct switch_candidate *c = k->candidates;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < k->ntried; i++) {
+        uint32_t t = k->tried[i];
+        bool close = c[t].agreed_ns > 0 && !over(c[t].agreed_ns, c[best].agreed_ns, SAME_PERCENT);
+        if (t == best || close || is_surprise(k, best, t))
             k->tried[n++] = t;
     }
     return n;
@@ -269,7 +290,7 @@ static void decide(struct switcher *s, struct switch_kind *k) {
         predict_again(s, k);
         if (!k->again && has_surprise(k, best)) {
             k->again = true;
-            k->ntried = keep(k, best, true);
+            k->ntried = keep_surprises(k, best);
             start_stage(k, 0, 0); /* adds to the samples */
             return;
         }
@@ -278,7 +299,7 @@ static void decide(struct switcher *s, struct switch_kind *k) {
         else
             k->hold = 0;
     }
-    n = k->stage + 1 < STAGES ? keep(k, best, false) : 0;
+    n = k->stage + 1 < STAGES ? keep_close(k, best) : 0;
     if (n < 2) {
         in_force(k);
         return;

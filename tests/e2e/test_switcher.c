@@ -146,6 +146,40 @@ static void case_all_to_all_settles(struct e2e *e) {
 }
 E2E_CASE(all_to_all_settles, 60)
 
+/* What the configuration pins is kept, and shown as pinned. */
+static void pinned_rank(struct e2e_rank *r) {
+    zipcclComm_t comm = e2e_comm(r);
+    static uint16_t values[4096], sums[4096];
+    E2E_OK(comm, zipcclAllReduce(values, sums, 4096, zipcclBfloat16, zipcclSum, comm, NULL));
+    e2e_meet(r->shared, r->nranks);
+    e2e_raise(r->shared, 0);
+    e2e_await(r->shared, 1);
+    E2E_OK(NULL, zipcclCommDestroy(comm));
+}
+
+static void case_arm_of_configuration(struct e2e *e) {
+    static const char *const arms[] = {"ring", "flat"};
+    for (unsigned i = 0; i < 2; i++) {
+        struct e2e_group g;
+        e2e_set(e, "arm=%s", arms[i]);
+        e2e_daemons(e, 2);
+        e2e_start(e, &g, "0101", pinned_rank, NULL);
+        e2e_await(g.shared, 0);
+        json_t *root = decisions(e, 1), *row = json_array_get(json_object_get(root, "decisions"), 0);
+        E2E_CHECK(row != NULL, "no decision");
+        E2E_CHECK(strcmp(json_string_value(json_object_get(row, "arm")), arms[i]) == 0, "not %s", arms[i]);
+        E2E_CHECK(strcmp(json_string_value(json_object_get(row, "pinned_arm")), arms[i]) == 0, "not %s", arms[i]);
+        json_decref(root);
+        e2e_raise(g.shared, 1);
+        e2e_wait(e, &g, 10);
+        e2e_all_passed(e, &g);
+        e2e_daemon_stop(e, 0, 10);
+        e2e_daemon_stop(e, 1, 10);
+        e->nsettings = 0;
+    }
+}
+E2E_CASE(arm_of_configuration, 40)
+
 /* Every operation in an order that all ranks know, alone and in groups, while the cap jumps on one node or the other: a
  * node that chose otherwise than the rest would fail the communicator. */
 #define MIXED 900
@@ -251,9 +285,8 @@ E2E_CASE(all_choose_alike, 120)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_gather_settles),
-        cmocka_unit_test(test_all_reduce_settles),
-        cmocka_unit_test(test_all_to_all_settles),
+        cmocka_unit_test(test_all_gather_settles), cmocka_unit_test(test_all_reduce_settles),
+        cmocka_unit_test(test_all_to_all_settles), cmocka_unit_test(test_arm_of_configuration),
         cmocka_unit_test(test_all_choose_alike),
     };
     if (argc > 1)
