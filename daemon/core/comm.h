@@ -97,7 +97,8 @@ struct comm_member {
     struct switcher switcher;  /* of all-to-all, among the ranks of the communicator */
     bool switches;             /* the exchange under way takes part in it */
     uint64_t started_ns;       /* that exchange */
-    uint32_t *sent, *received; /* transfers so far, by the other rank; NULL: none yet */
+    uint32_t *sent, *received; /* transfers of collectives so far, by the other rank; then sends and receives, by the
+                                * other rank; NULL: none yet */
 };
 
 /* A node, as the root knows it while ranks join and later. */
