@@ -310,6 +310,12 @@ static void run_exchange(struct world *w, const struct plan_op *op, enum plan_ph
 
 /* ---- the sweeps ---- */
 
+/* Under a sanitizer a part of the sweep has to do. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#    define DTYPE_STEP 3u
+#else
+#    define DTYPE_STEP 1u
+#endif
 static const size_t g_counts[] = {0, 1, 31, 1000, 40001, 150001};
 static const zipcclDataType_t g_dtypes[] = {zipcclBfloat16, zipcclFloat32, zipcclFloat8e4m3, zipcclInt32,
                                             zipcclFloat16,  zipcclFloat64, zipcclFloat8e5m2, zipcclUint8};
@@ -320,7 +326,7 @@ static const zipcclOp_t g_exchanges[] = {zipcclOpAllToAll, zipcclOpGather, zipcc
 static void sweep(struct world *w, unsigned salt) {
     uint64_t counts[MAX_RANKS];
     for (unsigned c = 0; c < 6; c++) {
-        for (unsigned d = 0; d < 8; d++) {
+        for (unsigned d = (c + salt) % DTYPE_STEP; d < 8; d += DTYPE_STEP) {
             zipcclCodec_t codec = (zipcclCodec_t)((c + d + salt) % zipcclNumCodecs);
             struct plan_op op = {.dtype = g_dtypes[d],
                                  .codec = codec_supports(codec, g_dtypes[d]) ? codec : zipcclCodecRaw,
