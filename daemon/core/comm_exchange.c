@@ -63,6 +63,8 @@ static struct plan_call call_of(const struct comm *c, const struct comm_pending 
     const struct wire_request *r = &p->request;
     struct plan_call call = {
         .op = (zipcclOp_t)r->op, .dtype = (zipcclDataType_t)r->dtype, .count = r->count, .root = r->root};
+    if (call.op == zipcclOpAllToAllCapped)
+        call.count = r->max_count;
     if (call.op == zipcclOpAllToAllv) {
         call.send_counts = p->counts;
         call.send_offsets = p->counts + c->nranks;
@@ -104,7 +106,8 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
             m->exchange_codec = t[k].codec > m->exchange_codec ? t[k].codec : m->exchange_codec;
             m->numbers[*ntransfers + k] = t[k].send ? m->sent[t[k].peer]++ : m->received[t[k].peer]++;
         }
-        m->buffers[(*nbuffers)++] = (struct exec_buffers){p->send, p->recv, 0};
+        m->buffers[(*nbuffers)++] = (struct exec_buffers){
+            .send = p->send, .recv = p->recv, .send_counts = p->send_counts, .recv_counts = p->recv_counts};
         *ntransfers += n;
     }
     return true;

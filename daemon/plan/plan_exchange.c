@@ -54,6 +54,11 @@ static bool is_coded(const struct exchange *x, const struct plan_transfer *t) {
     return t->codec != zipcclCodecRaw && t->count > 0 && node_of(x, t) != x->b->node;
 }
 
+/* How its chunks travel where they are coded. The sizes of a capped one are known to nobody before. */
+static enum plan_phases phases_of(const struct exchange *x, const struct plan_transfer *t) {
+    return t->capped ? PLAN_STREAM : x->args->phases;
+}
+
 /* What the steps of a chunk have in common; where its values lie. */
 static struct plan_step step_of(struct exchange *x, const struct lane *l, uint32_t i, struct plan_ref *values) {
     const struct plan_transfer *t = transfer_of(x, l);
@@ -76,11 +81,11 @@ static struct plan_ref slot_of(const struct lane *l, uint32_t i) {
 }
 
 /* The step takes over the entry from the chunk before, the first one once the rank has arrived (and all sizes have, if
- * it goes through the fabric). */
+ * it goes through the fabric and they are told). */
 static void take_entry(struct exchange *x, const struct lane *l, struct entry *entry, uint32_t id) {
-    bool local = node_of(x, transfer_of(x, l)) == x->b->node;
+    const struct plan_transfer *t = transfer_of(x, l);
     if (l->done == 0)
-        builder_edge(x->b, local ? 0 : x->all_here, id);
+        builder_edge(x->b, node_of(x, t) == x->b->node || t->capped ? 0 : x->all_here, id);
     builder_edge(x->b, entry->busy[0], id);
     builder_edge(x->b, entry->busy[1], id);
     entry->busy[0] = entry->busy[1] = BUILDER_NONE;
@@ -100,14 +105,15 @@ static void add_encode(struct exchange *x, const struct lane *l, uint32_t i) {
 /* The send of a chunk, or of its static part. */
 static void add_send(struct exchange *x, const struct lane *l, uint32_t i) {
     struct entry *entry = &x->entries[l->entry + i];
-    bool coded = is_coded(x, transfer_of(x, l)), sizes_first = x->args->phases == PLAN_SIZES_FIRST;
+    enum plan_phases phases = phases_of(x, transfer_of(x, l));
+    bool coded = is_coded(x, transfer_of(x, l)), sizes_first = phases == PLAN_SIZES_FIRST;
     if (coded && !sizes_first)
         add_encode(x, l, i);
     struct plan_ref values;
     struct plan_step step = step_of(x, l, i, &values);
     step.kind = PLAN_SEND;
     step.src = coded ? slot_of(l, i) : values;
-    if (coded && x->args->phases == PLAN_TWO_PHASE) {
+    if (coded && phases == PLAN_TWO_PHASE) {
         step.part = PLAN_STATIC;
         step.tag *= 2;
     }
@@ -122,9 +128,10 @@ static void add_send(struct exchange *x, const struct lane *l, uint32_t i) {
 /* The receive of a chunk, or of its static part. */
 static void add_recv(struct exchange *x, const struct lane *l, uint32_t i) {
     struct entry *entry = &x->entries[l->entry + i];
+    const struct plan_transfer *t = transfer_of(x, l);
     struct plan_ref values;
     struct plan_step step = step_of(x, l, i, &values);
-    bool coded = step.codec != zipcclCodecRaw, two = coded && x->args->phases == PLAN_TWO_PHASE;
+    bool coded = step.codec != zipcclCodecRaw, two = coded && phases_of(x, t) == PLAN_TWO_PHASE;
     step.kind = PLAN_RECV;
     step.dst = coded ? slot_of(l, i) : values;
     if (two) {
@@ -133,6 +140,8 @@ static void add_recv(struct exchange *x, const struct lane *l, uint32_t i) {
     }
     uint32_t id = builder_step(x->b, &step);
     take_entry(x, l, entry, id);
+    if (t->capped && l->done == 0 && i > 0) /* later rounds wait for this one anyway */
+        builder_edge(x->b, x->entries[l->entry].first, id);
     entry->first = entry->busy[0] = id;
     if (!coded || two)
         return;
@@ -183,9 +192,9 @@ static void add_pass(struct exchange *x, enum pass pass) {
                 add_recv(x, l, i);
             else if (pass == SENDS && t->send)
                 add_send(x, l, i);
-            else if (pass == ENCODES && t->send && is_coded(x, t))
+            else if (pass == ENCODES && t->send && is_coded(x, t) && !t->capped)
                 add_encode(x, l, i);
-            else if (pass == DYNAMIC_PARTS && is_coded(x, t))
+            else if (pass == DYNAMIC_PARTS && is_coded(x, t) && !t->capped)
                 add_dynamic(x, l, i);
         }
     }
@@ -218,7 +227,8 @@ static uint32_t add_join(struct exchange *x) {
     return id;
 }
 
-/* Codes everything, tells it to all peers that get something, hears it from all that send something. */
+/* Codes everything but what is capped, tells it to all peers that get something, hears it from all that send something.
+ */
 static void add_sizes(struct exchange *x) {
     struct builder *b = x->b;
     const struct plan_topology *topology = x->args->topology;
@@ -227,7 +237,7 @@ static void add_sizes(struct exchange *x) {
     add_pass(x, ENCODES);
     for (uint32_t i = x->args->ntransfers; i-- > 0 && !b->error;) {
         const struct plan_transfer *t = &x->args->transfers[i];
-        if (node_of(x, t) != b->node)
+        if (node_of(x, t) != b->node && !t->capped)
             (t->send ? first_send : first_recv)[t->peer] = i;
     }
     uint32_t nencodes = b->nsteps, coded = add_join(x);
@@ -268,7 +278,7 @@ static void open_lane(struct exchange *x, struct lane *l, uint32_t transfer) {
         l->nchunks = (t->count + l->chunk - 1) / l->chunk;
     }
     uint64_t window = (uint64_t)x->args->window * (coded ? 1 : t->send ? RAW_SENDS_AHEAD : RAW_RECVS_AHEAD);
-    if ((coded && x->args->phases == PLAN_SIZES_FIRST) || window > l->nchunks)
+    if ((coded && phases_of(x, t) == PLAN_SIZES_FIRST) || window > l->nchunks)
         window = l->nchunks;
     if (l->nchunks >= UINT32_MAX / 2 || x->nentries + window > UINT32_MAX) {
         b->error = zipcclInvalidArgument;
@@ -279,7 +289,8 @@ static void open_lane(struct exchange *x, struct lane *l, uint32_t transfer) {
     x->nentries += window;
     x->widest = l->window > x->widest ? l->window : x->widest;
     b->item = transfer;
-    b->items[transfer] = (struct plan_item){.dtype = t->dtype, .codec = coded ? t->codec : zipcclCodecRaw};
+    b->items[transfer] = (struct plan_item){
+        .dtype = t->dtype, .codec = coded ? t->codec : zipcclCodecRaw, .capped = t->capped, .chunk = l->chunk};
     if (coded)
         l->slots = builder_slots(b, l->window, l->chunk < t->count ? l->chunk : t->count);
 }

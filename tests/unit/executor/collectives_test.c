@@ -231,7 +231,8 @@ static void run_group(struct world *w, const struct plan_op *ops, uint32_t nops,
         for (uint32_t i = 0; i < r; i++)
             local += w->rank_node[i] == w->rank_node[r];
         for (uint32_t i = 0; i < nops; i++)
-            buffers[i] = (struct exec_buffers){data[i].send[r], data[i].recv[r], data[i].scalar[r]};
+            buffers[i] =
+                (struct exec_buffers){.send = data[i].send[r], .recv = data[i].recv[r], .scalar = data[i].scalar[r]};
         exec_op_arrive(op[w->rank_node[r]], local, buffers);
         for (unsigned i = 0; i < w->seq % 4; i++)
             poll_world(w);
