@@ -275,7 +275,7 @@ static void start_exchange(struct world *w, uint32_t r, struct plan_transfer *t,
                           .seq = w->seq,
                           .done = done,
                           .arg = &x->out[r]};
-    struct exec_buffers buffers = {send, recv, 0};
+    struct exec_buffers buffers = {.send = send, .recv = recv};
     memset(&x->out[r], 0, sizeof(x->out[r]));
     assert_int_equal(exec_op_start(w->comm[w->rank_node[r]], &a, &x->op[r]), zipcclSuccess);
     exec_op_arrive(x->op[r], 0, &buffers);
