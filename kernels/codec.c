@@ -26,7 +26,9 @@ struct group_io {
 /* A codec that writes chunks. Both functions move the escapes of one group. */
 struct coder {
     unsigned planes; /* code planes of its coded body */
-    bool (*mode_ok)(unsigned mode, unsigned base, bool full);
+    uint8_t usual;   /* the mode of most blocks */
+    /* Bit m: mode m is allowed in a full block, in a short one, with a base. */
+    uint8_t full_modes, short_modes, based_modes;
     /* Returns the bytes of the bodies; sets the counts and the bytes of the dynamic part. */
     size_t (*encode)(const struct group_io *io, const uint8_t *src, uint8_t *body, uint8_t *dynamic,
                      struct zfmt_group *group, size_t *dynamic_bytes);
@@ -42,12 +44,6 @@ struct codec_row {
 };
 
 /* ---- tier ---- */
-
-static bool tier_mode_ok(unsigned mode, unsigned base, bool full) {
-    if (mode == ZFMT_TIER || mode == ZFMT_TIER_ZERO)
-        return full;
-    return base == 0 && (mode == ZFMT_ZERO || mode == ZFMT_RAW || (mode == ZFMT_CONST && full));
-}
 
 static size_t tier_dynamic_size(const struct zfmt_group *g) {
     return g->n1 ? layout_tier_dynamic(g->n1, g->n2, g->n3).size : 0;
@@ -95,13 +91,18 @@ static bool tier_decode(const struct group_io *io, const struct zfmt_block *head
     return ops->tier_decode(io->kind, heads, io->blocks, body, one, dst, io->stream) == g->n1;
 }
 
-static const struct coder g_tier = {2, tier_mode_ok, tier_encode, tier_dynamic_size, tier_decode, tier_counts_ok};
+static const struct coder g_tier = {.planes = 2,
+                                    .usual = ZFMT_TIER,
+                                    .full_modes = 1u << ZFMT_ZERO | 1u << ZFMT_CONST | 1u << ZFMT_TIER |
+                                                  1u << ZFMT_TIER_ZERO | 1u << ZFMT_RAW,
+                                    .short_modes = 1u << ZFMT_ZERO | 1u << ZFMT_RAW,
+                                    .based_modes = 1u << ZFMT_TIER | 1u << ZFMT_TIER_ZERO,
+                                    .encode = tier_encode,
+                                    .dynamic_size = tier_dynamic_size,
+                                    .decode = tier_decode,
+                                    .counts_ok = tier_counts_ok};
 
 /* ---- top7 ---- */
-
-static bool top7_mode_ok(unsigned mode, unsigned base, bool full) {
-    return base == 0 && (mode == ZFMT_RAW || (mode == ZFMT_TOP7 && full));
-}
 
 static size_t top7_dynamic_size(const struct zfmt_group *g) {
     return layout_align(g->n1, ZFMT_ALIGN);
@@ -132,7 +133,14 @@ static bool top7_decode(const struct group_io *io, const struct zfmt_block *head
     return cpu_ops_current()->top7_decode(io->kind, heads, io->blocks, body, one, dst, io->stream, io->window) == g->n1;
 }
 
-static const struct coder g_top7 = {3, top7_mode_ok, top7_encode, top7_dynamic_size, top7_decode, top7_counts_ok};
+static const struct coder g_top7 = {.planes = 3,
+                                    .usual = ZFMT_TOP7,
+                                    .full_modes = 1u << ZFMT_RAW | 1u << ZFMT_TOP7,
+                                    .short_modes = 1u << ZFMT_RAW,
+                                    .encode = top7_encode,
+                                    .dynamic_size = top7_dynamic_size,
+                                    .decode = top7_decode,
+                                    .counts_ok = top7_counts_ok};
 
 /* ---- the table ---- */
 
@@ -193,7 +201,7 @@ struct codec_sizes codec_bound(zipcclCodec_t codec, zipcclDataType_t dtype, size
 /* The last block, of fewer than 512 values: zero where the codec has it and all bits are 0, else raw. */
 static size_t encode_short(const struct coder *c, const uint8_t *src, size_t bytes, struct zfmt_block *head,
                            uint8_t *body) {
-    bool zero = c->mode_ok(ZFMT_ZERO, 0, false);
+    bool zero = (c->short_modes & 1u << ZFMT_ZERO) != 0;
     for (size_t i = 0; zero && i < bytes; i++)
         zero = src[i] == 0;
     *head = (struct zfmt_block){zero ? ZFMT_ZERO : ZFMT_RAW, 0};
@@ -306,21 +314,35 @@ zipcclResult_t codec_peek(zipcclCodec_t codec, zipcclDataType_t dtype, size_t co
     return zipcclSuccess;
 }
 
+static bool mode_ok(const struct coder *c, struct zfmt_block head, bool full) {
+    return head.mode < ZFMT_NUM_MODES && ((full ? c->full_modes : c->short_modes) >> head.mode & 1) &&
+           (head.base == 0 || (full && c->based_modes >> head.mode & 1));
+}
+
 /* Checks the modes of a group's blocks and adds up their bodies. */
 static bool bodies_of(const struct coder *c, const struct group_io *io, const struct zfmt_block *heads, size_t rest,
                       size_t *full, size_t *last) {
-    const size_t bytes = layout_bytes(io->kind);
     *full = *last = 0;
+    /* Most groups have one mode alone; this loop becomes a few vectors, the other one's branches cost a tenth of all.
+     */
+    uint8_t other = 0, base = 0;
     for (unsigned b = 0; b < io->blocks; b++) {
-        if (!c->mode_ok(heads[b].mode, heads[b].base, true))
-            return false;
-        *full += layout_body(io->kind, heads[b].mode);
+        other |= heads[b].mode ^ c->usual;
+        base |= heads[b].base;
     }
+    if (!other && mode_ok(c, (struct zfmt_block){c->usual, base}, true))
+        *full = io->blocks * layout_body(io->kind, c->usual);
+    else
+        for (unsigned b = 0; b < io->blocks; b++) {
+            if (!mode_ok(c, heads[b], true))
+                return false;
+            *full += layout_body(io->kind, heads[b].mode);
+        }
     if (!rest)
         return true;
-    if (!c->mode_ok(heads[io->blocks].mode, heads[io->blocks].base, false))
+    if (!mode_ok(c, heads[io->blocks], false))
         return false;
-    *last = heads[io->blocks].mode == ZFMT_RAW ? layout_align(rest * bytes, ZFMT_BODY_ALIGN) : 0;
+    *last = heads[io->blocks].mode == ZFMT_RAW ? layout_align(rest * layout_bytes(io->kind), ZFMT_BODY_ALIGN) : 0;
     return true;
 }
 

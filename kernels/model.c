@@ -10,6 +10,9 @@
 /* Hits around the 16 counted exponents: 8 zeros on both sides make every look-up valid. */
 #define PAD 8
 
+/* Places of a sample that are fetched before they are read. */
+#define AHEAD 24
+
 struct zfmt_block model_choose(const struct model_counts *c, unsigned budget) {
     uint16_t h[MODEL_COUNTS + 2 * PAD] = {0};
     uint16_t price[2][MODEL_COUNTS];
@@ -60,19 +63,51 @@ static inline unsigned exponent_of(enum layout_kind kind, const uint8_t *p) {
     }
 }
 
-static void sample(enum layout_kind kind, const uint8_t *src, size_t count, uint32_t h[256]) {
-    unsigned bytes = layout_bytes(kind);
+/* The value at which place i of a sample begins; q = count / MODEL_PLACES. */
+static inline uint64_t place(uint64_t i, uint64_t q) {
+    return i * q + ((i * 40503 % 65536) * q >> 16);
+}
+
+/* Neighbours are often equal, and adding to what was just stored would wait for it: each value of a place has a
+ * histogram of its own. */
+static inline __attribute__((always_inline)) void sample_of(enum layout_kind kind, const uint8_t *src, size_t count,
+                                                            uint32_t h[256]) {
+    const unsigned bytes = layout_bytes(kind);
     if (count < (size_t)MODEL_PLACES * MODEL_PLACE) {
         for (size_t i = 0; i < count; i++)
             h[exponent_of(kind, src + i * bytes)]++;
         return;
     }
-    uint64_t q = count / MODEL_PLACES;
+    uint16_t part[MODEL_PLACE][256] = {{0}};
+    const uint64_t q = count / MODEL_PLACES;
     for (uint64_t i = 0; i < MODEL_PLACES; i++) {
-        uint64_t at = i * q + ((i * 40503 % 65536) * q >> 16);
-        for (uint64_t j = at; j < at + MODEL_PLACE && j < count; j++)
-            h[exponent_of(kind, src + j * bytes)]++;
+        const uint64_t at = place(i, q);
+        /* The places are far apart: each would wait for its cache line. */
+        __builtin_prefetch(src + place(i + AHEAD < MODEL_PLACES ? i + AHEAD : i, q) * bytes);
+        if (kind == KIND_BF16 && at + MODEL_PLACE <= count) {
+            uint64_t w;
+            memcpy(&w, src + at * bytes, sizeof(w));
+            for (unsigned j = 0; j < MODEL_PLACE; j++)
+                part[j][w >> (16 * j + 7) & 0xff]++;
+        } else if (at + MODEL_PLACE <= count) {
+            for (unsigned j = 0; j < MODEL_PLACE; j++)
+                part[j][exponent_of(kind, src + (at + j) * bytes)]++;
+        } else {
+            for (uint64_t j = at; j < count; j++)
+                h[exponent_of(kind, src + j * bytes)]++;
+        }
     }
+    for (unsigned e = 0; e < 256; e++) {
+        for (unsigned j = 0; j < MODEL_PLACE; j++)
+            h[e] += part[j][e];
+    }
+}
+
+static void sample(enum layout_kind kind, const uint8_t *src, size_t count, uint32_t h[256]) {
+    if (kind == KIND_BF16)
+        sample_of(KIND_BF16, src, count, h);
+    else
+        sample_of(kind, src, count, h);
 }
 
 struct model_window model_window_of(enum layout_kind kind, const void *src, size_t count) {

@@ -90,6 +90,8 @@ _Static_assert(sizeof(struct wire_counts) == 32, "wire_counts layout");
 /* The next request of this communicator belongs to the same group; the last one of a group does not have it. */
 #define WIRE_GROUP_MORE 1u
 #define WIRE_MAX_GROUP  4096u
+/* ... of which so many may be other than all-to-all, gather, scatter, send and receive. */
+#define WIRE_MAX_GROUP_COLLECTIVES 256u
 
 /* The end of one request. A text for people follows where result is not success. */
 struct wire_completion {

@@ -239,10 +239,11 @@ static enum ctl_exit run_ranks(const struct bench *b, struct private_daemons *da
 }
 
 /* After the daemons have ended: each has the machine to itself. */
-static enum ctl_exit run_peer(const struct bench *b, struct collective_report *report, struct peer_mpi *peer) {
+static enum ctl_exit run_peer(const struct bench *b, uint64_t link_rate_bits, struct collective_report *report,
+                              struct peer_mpi *peer) {
     char why[PEER_WHY] = "";
     const char *rows = b->plan.rows ? ctl_get(b->args, "rows") : NULL;
-    bool ok = peer_mpi_run(&b->plan, report->results, rows, report->daemons->link_rate_bits, must_stop, peer, why);
+    bool ok = peer_mpi_run(&b->plan, report->results, rows, link_rate_bits, must_stop, peer, why);
     if (ok)
         report->peer = peer;
     return ok ? CTL_OK : must_stop() ? stopped(b) : ctl_fail(b->args, CTL_FAILED, "%s", why);
@@ -263,7 +264,7 @@ static enum ctl_exit run_all(const struct bench *b, struct collective_report *re
     if (!private_daemons_stop(daemons, why) && rc == CTL_OK)
         rc = ctl_fail(b->args, CTL_FAILED, "%s", why);
     if (rc == CTL_OK && ctl_has(b->args, "peer"))
-        rc = run_peer(b, report, peer);
+        rc = run_peer(b, daemons->link_rate_bits, report, peer);
     return rc;
 }
 
@@ -285,7 +286,9 @@ enum ctl_exit ctl_bench_collective(const struct ctl_args *args) {
     struct private_daemons *daemons = calloc(1, sizeof *daemons);
     struct peer_mpi peer = {0};
     struct collective_report report = {.plan = &b.plan, .daemons = daemons, .data = "gauss", .pingpong_us = -1};
-    enum ctl_exit rc = daemons ? read_counts(&b) : ctl_fail(args, CTL_FAILED, "out of memory");
+    if (!daemons)
+        return ctl_fail(args, CTL_FAILED, "out of memory");
+    enum ctl_exit rc = read_counts(&b);
     if (rc == CTL_OK)
         rc = read_choices(&b);
     if (rc == CTL_OK)

@@ -4,6 +4,7 @@
  */
 #include "client/ctl/ctl.h"
 #include "client/ctl/daemon_view.h"
+#include "client/ctl/decisions.h"
 #include "client/ctl/output.h"
 #include "client/ctl/table.h"
 #include "client/ctl/units.h"
@@ -44,14 +45,17 @@ static json_t *row_json(const Zipccl__OpStats *o) {
         output_real(share(o->encode_ns, o->total_ns)), "decode_share", output_real(share(o->decode_ns, o->total_ns)));
 }
 
-static json_t *stats_json(const Zipccl__Stats *s) {
+static json_t *stats_json(const Zipccl__Stats *s, bool explain) {
     json_t *rows = json_array(), *counters = json_object();
     for (size_t i = 0; i < s->n_ops; i++)
         (void)json_array_append_new(rows, row_json(s->ops[i]));
     for (size_t i = 0; i < s->n_counters; i++)
         (void)json_object_set_new(counters, s->counters[i]->name, json_integer((json_int_t)s->counters[i]->value));
-    return json_pack("{s:s, s:o, s:o, s:o}", "schema", "zipccl.stats/1", "node", output_text(s->node), "ops", rows,
-                     "counters", counters);
+    json_t *root = json_pack("{s:s, s:o, s:o, s:o}", "schema", "zipccl.stats/1", "node", output_text(s->node), "ops",
+                             rows, "counters", counters);
+    if (explain && root)
+        (void)json_object_set_new(root, "decisions", decisions_json(s));
+    return root;
 }
 
 static void print_row(struct table *t, const Zipccl__OpStats *o) {
@@ -74,7 +78,7 @@ static void print_row(struct table *t, const Zipccl__OpStats *o) {
     table_cell(t, "%.0f%%", 100 * share(o->decode_ns, o->total_ns));
 }
 
-static void print_stats(const Zipccl__Stats *s) {
+static void print_stats(const Zipccl__Stats *s, bool explain) {
     static const char *const head[] = {"job",   "op",   "dtype",  "codec", "count",  "raw bytes", "wire bytes",
                                        "ratio", "mean", "errors", "wait",  "encode", "decode"};
     struct table *t = table_new("llllrrrrrrrrr");
@@ -90,6 +94,10 @@ static void print_stats(const Zipccl__Stats *s) {
     if (s->n_ops)
         table_print(t, stdout, 0);
     table_free(t);
+    if (explain) {
+        printf("\n");
+        decisions_print(s, stdout);
+    }
 }
 
 enum ctl_exit ctl_stats(const struct ctl_args *args) {
@@ -97,14 +105,16 @@ enum ctl_exit ctl_stats(const struct ctl_args *args) {
     Zipccl__Stats *stats = NULL;
     enum ctl_exit rc = CTL_OK;
     zipcclResult_t result = admin_open(ctl_get(args, "socket"), DAEMON_TIMEOUT_MS, &admin);
+    bool explain = ctl_has(args, "explain");
     if (result == zipcclSuccess)
-        result = admin_stats(admin, ctl_get(args, "job"), &stats);
+        result = explain ? admin_decisions(admin, ctl_get(args, "job"), &stats)
+                         : admin_stats(admin, ctl_get(args, "job"), &stats);
     if (result != zipcclSuccess)
         rc = daemon_fail(args, admin, result);
     else if (ctl_has(args, "json"))
-        rc = output_json(stats_json(stats));
+        rc = output_json(stats_json(stats, explain));
     else
-        print_stats(stats);
+        print_stats(stats, explain);
     if (stats)
         zipccl__stats__free_unpacked(stats, NULL);
     admin_close(admin);

@@ -18,6 +18,14 @@ static const struct ctl_option status_options[] = {OPTION_SOCKET, OPTION_JSON, O
 static const struct ctl_option stats_options[] = {
     OPTION_SOCKET,
     {"job", "JOB", NULL, "this job alone", false},
+    {"explain", NULL, NULL, "and which arms and codecs were chosen, and why, as decisions does", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct ctl_option decisions_options[] = {
+    OPTION_SOCKET,
+    {"job", "JOB", NULL, "this job alone", false},
     OPTION_JSON,
     OPTION_END,
 };
@@ -56,7 +64,7 @@ static const struct ctl_option bench_collective_options[] = {
     {"imbalance", "F", NULL, "measure also with the last rank late by F times the operation's time", false},
     {"peer", "PEER", NULL, "openmpi: the same through OpenMPI, after it, for as many rounds", false},
     {"iters", "N", NULL, "timed rounds; else as many as fit 2 s, 5 to 2000", false},
-    {"warmup", "N", NULL, "rounds before them; else by size", false},
+    {"warmup", "N", NULL, "rounds before them; else until trials have ended", false},
     {"set", "KEY=VALUE", NULL, "a key of the daemons' configuration", true},
     {"timeout", "SECONDS", "300", "give up after this long", false},
     OPTION_JSON,
@@ -67,7 +75,7 @@ static const struct ctl_option simulate_options[] = {
     {"op", "OP", "reduce-scatter", "operation", false},
     {"nodes", "N", "16", "nodes", false},
     {"ranks-per-node", "N", "8", "ranks of each", false},
-    {"size", "SIZE", "256MiB", "bytes of values in a send buffer: what each rank gives, or the root", false},
+    {"size", "SIZE", "256MiB", "bytes of values: what each rank gives; of a scatter, receives", false},
     {"dtype", "TYPE", "bf16", "type of the values", false},
     {"arm", "ARM", "all", "of what reduces: ring, flat or hierarchical alone", false},
     {"codec", "CODEC", "all", "tier or top7 beside raw, or raw alone", false},
@@ -86,7 +94,7 @@ static const struct ctl_option simulate_options[] = {
     {"step-us", "US", "3", "of each step of work: queues, a kernel's launch", false},
     {"chunk", "SIZE", "4MiB", "chunk_bytes of the daemons", false},
     {"window", "N", "4", "window of the daemons", false},
-    {"phases", "PHASES", "stream", "of exchanges: stream, two or sizes-first", false},
+    {"phases", "PHASES", "stream", "of exchanges: stream, two (static parts first) or sizes (all sizes first)", false},
     {"imbalance", "TIME", NULL, "ranks arrive within this time, as 5ms, each at a time of its own", false},
     {"late", "RANK=TIME", NULL, "this rank arrives so late", true},
     {"plot", "FILE.svg", NULL, "draw speed-up against size and ranks", false},
@@ -101,6 +109,11 @@ const struct ctl_command ctl_commands[] = {
      "One row for each job, operation, type and codec. wait, encode and decode are shares of the operations' time:\n"
      "from the first to the last local arrival, and worker time (over 100 % where several workers ran).",
      stats_options, ctl_stats},
+    {"decisions", NULL, false, "Which arm and codec operations take, and why.",
+     "One row for each kind of operations of a communicator: operation, type, size class (+: up to twice as much).\n"
+     "Below, for each arm and codec that came into question, the time that the model predicts, what the slowest node\n"
+     "measured in the last trial, and the best time of this node since.",
+     decisions_options, ctl_decisions},
     {"analyze", "FILE...", true, "How well tensors compress: every codec, bit for bit.",
      "Codes each tensor with every codec in chunks of 4 MiB, decodes it and compares the bits.\n"
      "Files are raw little-endian values (.bf16 .f16 .f32 .e4m3 .e5m2) or .safetensors.\n\n"
@@ -143,7 +156,8 @@ const struct ctl_command ctl_commands[] = {
      "n/2.\n"
      "With --imbalance, a second table: total, from the first call; after last call, from the late rank's call.\n"
      "--peer openmpi (wants openmpi-bin, and libopenmpi-dev when zipccl is built) forces OpenMPI's ring where it has "
-     "one.\n"
+     "one,\n"
+     "for reduce its pipeline.\n"
      "As root its nodes are network namespaces, with --link-rate shaped to the same payload a second; else the "
      "comparison\n"
      "under --link-rate is computed from its bytes, and marked so. BF16 sums are a user's operation there.\n"
@@ -154,9 +168,9 @@ const struct ctl_command ctl_commands[] = {
      "Runs the plans of all nodes under LogGP with links that are shared, and compares arms and codecs. Speed-up is\n"
      "over the fastest raw arm. A plan that deadlocks or has a send without a receive is named: node, step, peer, "
      "tag.\n\n"
-     "  --size     of each rank: all-gather its share, reduce-scatter and all-to-all its whole input, which is "
+     "  --size     as in bench collective: of reduce-scatter and all-to-all the whole input of a rank, which is "
      "rounded\n"
-     "             down to whole shares; of the root: broadcast, scatter.\n"
+     "             down to whole shares.\n"
      "  a node sends  the node that sends most; between, inside nodes: all bytes over links and over copies.\n"
      "  link, loop, workers: how busy those of the busiest node are; loop: o for each message.\n\n"
      "Over 2 million steps, one node is simulated for all where their plans are alike turned round the circle of "

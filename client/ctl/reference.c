@@ -160,6 +160,8 @@ static uint64_t divide(const struct reference *r, uint64_t sum, unsigned n) {
     uint8_t wrapped[sizeof sum];
     memcpy(wrapped, &sum, sizeof sum);
     sum = load_integer(r, wrapped);
+    if (!n)
+        return sum;
     return is_signed(r->dtype) ? (uint64_t)((int64_t)sum / (int64_t)n) : sum / n;
 }
 

@@ -81,10 +81,10 @@ static enum ctl_exit read_sizes(struct simulate_setup *s, const struct ctl_args 
         s->phases = PLAN_STREAM;
     else if (!strcmp(phases, "two"))
         s->phases = PLAN_TWO_PHASE;
-    else if (!strcmp(phases, "sizes-first"))
+    else if (!strcmp(phases, "sizes"))
         s->phases = PLAN_SIZES_FIRST;
     else
-        return ctl_usage(args, "--phases takes stream, two or sizes-first, got \"%s\"", phases);
+        return ctl_usage(args, "--phases takes stream, two or sizes, got \"%s\"", phases);
     return CTL_OK;
 }
 

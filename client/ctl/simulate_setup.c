@@ -35,7 +35,7 @@ size_t simulate_variants(const struct simulate_setup *setup, struct simulate_var
 
 uint64_t simulate_count(const struct simulate_setup *setup) {
     uint64_t values = setup->bytes / dtype_get(setup->dtype)->bytes;
-    bool shares = setup->op == zipcclOpReduceScatter || setup->op == zipcclOpAllToAll || setup->op == zipcclOpScatter;
+    bool shares = setup->op == zipcclOpReduceScatter || setup->op == zipcclOpAllToAll;
     return shares ? values / ((uint64_t)setup->nodes * setup->per_node) : values;
 }
 

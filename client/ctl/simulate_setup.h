@@ -14,7 +14,7 @@ struct simulate_setup {
     zipcclOp_t op;
     zipcclDataType_t dtype;
     uint32_t nodes, per_node, root;
-    uint64_t bytes; /* of a send buffer */
+    uint64_t bytes; /* of values: what each rank gives; of a scatter, receives */
     uint64_t chunk_bytes;
     uint32_t window;
     enum plan_phases phases;

@@ -69,7 +69,7 @@ static struct simulate_setup with_ranks(const struct simulate_setup *setup, uint
 static void plan_points(const struct simulate_setup *setup, struct simulate_sweep *sweep) {
     struct svg_panel *sizes = &sweep->panels[SWEEP_SIZES], *ranks = &sweep->panels[SWEEP_RANKS];
     uint32_t all = setup->nodes * setup->per_node, last = 0;
-    *sizes = (struct svg_panel){.title = "By size", .x_title = "bytes of values in a send buffer"};
+    *sizes = (struct svg_panel){.title = "By size", .x_title = "bytes of values, of each rank"};
     *ranks = (struct svg_panel){.title = "By ranks", .x_title = "ranks"};
     for (uint64_t b = FIRST_SIZE; b <= LAST_SIZE && sizes->npoints<SVG_MAX_POINTS; b *= all> LARGE_RANKS ? 4 : 2) {
         char text[UNITS_TEXT];

@@ -123,7 +123,9 @@ static void draw_mark(FILE *out, size_t series, double x, double y) {
 static void draw_axes(const struct frame *f, const struct svg_panel *p, double left, bool first) {
     FILE *out = f->out;
     char text[SVG_LABEL];
-    for (double y = f->low; y < f->high + f->step / 2; y += f->step) {
+    int lines = (int)((f->high - f->low) / f->step + 0.5);
+    for (int i = 0; i <= lines; i++) {
+        double y = f->low + i * f->step;
         (void)fprintf(out, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", left,
                       left + PANEL_WIDTH, y_of(f, y), y_of(f, y));
         (void)snprintf(text, sizeof text, "%.*f", f->step < 0.1 ? 2 : f->step < 1 ? 1 : 0, y);

@@ -95,14 +95,23 @@ zipcclResult_t admin_status(struct admin *admin, Zipccl__Status **status) {
     return r;
 }
 
-zipcclResult_t admin_stats(struct admin *admin, const char *job, Zipccl__Stats **stats) {
+static zipcclResult_t ask_stats(struct admin *admin, const char *job, bool decisions, Zipccl__Stats **stats) {
     Zipccl__StatsRequest request = ZIPCCL__STATS_REQUEST__INIT;
     ProtobufCMessage *reply;
     if (job)
         request.job = (char *)(uintptr_t)job;
+    request.decisions = decisions;
     zipcclResult_t r = ask(admin, WIRE_STATS, &request.base, WIRE_STATS_REPLY, &reply);
     *stats = (Zipccl__Stats *)reply;
     return r;
+}
+
+zipcclResult_t admin_stats(struct admin *admin, const char *job, Zipccl__Stats **out) {
+    return ask_stats(admin, job, false, out);
+}
+
+zipcclResult_t admin_decisions(struct admin *admin, const char *job, Zipccl__Stats **out) {
+    return ask_stats(admin, job, true, out);
 }
 
 const char *admin_why(const struct admin *admin) {

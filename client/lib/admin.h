@@ -20,6 +20,8 @@ void admin_close(struct admin *admin); /* NULL is fine */
 ZIPCCL_MUST_CHECK zipcclResult_t admin_status(struct admin *admin, Zipccl__Status **status);
 /* job NULL or "": all jobs. *stats is freed by zipccl__stats__free_unpacked(stats, NULL). */
 ZIPCCL_MUST_CHECK zipcclResult_t admin_stats(struct admin *admin, const char *job, Zipccl__Stats **stats);
+/* Same, with the decisions of the switchers. */
+ZIPCCL_MUST_CHECK zipcclResult_t admin_decisions(struct admin *admin, const char *job, Zipccl__Stats **stats);
 
 /* Why the last call failed, for people; never NULL, admin NULL included. */
 const char *admin_why(const struct admin *admin);

@@ -45,7 +45,7 @@ struct batch {
     struct zipcclComm *comm; /* NULL: released */
     struct zipcclStream *stream;
     struct note *first, **end, *waited; /* waited: the first one that is not finished */
-    unsigned n;
+    unsigned n, ncollectives;           /* the latter: those that do not exchange */
 };
 
 static inline bool memory_overlaps(const void *a, size_t na, const void *b, size_t nb) {
@@ -90,6 +90,7 @@ ZIPCCL_MUST_CHECK zipcclResult_t issue(struct batch *batches, bool grouped);
 
 /* group.c: of this thread */
 bool group_is_open(void);
+bool group_uses(const struct zipcclStream *stream);
 ZIPCCL_MUST_CHECK zipcclResult_t group_note(struct collective *o, zipcclComm_t comm, zipcclStream_t stream);
 /* The group fails with this; what was said last is its text. Returns r. */
 zipcclResult_t group_fail(zipcclResult_t r);

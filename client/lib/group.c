@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "client/lib/collective.h"
+#include "proto/op.h"
 
 static _Thread_local struct group {
     unsigned depth, n;
@@ -16,6 +17,13 @@ static _Thread_local struct group {
 
 bool group_is_open(void) {
     return group.depth;
+}
+
+bool group_uses(const struct zipcclStream *stream) {
+    const struct batch *b = group.batches;
+    while (b && b->stream != stream)
+        b = b->next;
+    return b;
 }
 
 zipcclResult_t group_fail(zipcclResult_t r) {
@@ -49,6 +57,11 @@ static zipcclResult_t add(struct collective *o, zipcclComm_t comm, zipcclStream_
         return fail_comm(comm, zipcclLimitExceeded, "%s: a group holds at most %u operations: end it before", o->name,
                          WIRE_MAX_GROUP);
     struct batch *b = batch_of(comm);
+    bool exchanges = op_exchanges(o->kind);
+    if (b && !exchanges && b->ncollectives == WIRE_MAX_GROUP_COLLECTIVES)
+        return fail_comm(comm, zipcclLimitExceeded,
+                         "%s: a group holds at most %u collectives of a communicator: end it before", o->name,
+                         WIRE_MAX_GROUP_COLLECTIVES);
     struct note *n = b ? calloc(1, sizeof *n) : NULL;
     if (!n)
         return fail_comm(comm, zipcclOutOfMemory, "%s: no memory for an operation of a group", o->name);
@@ -62,6 +75,7 @@ static zipcclResult_t add(struct collective *o, zipcclComm_t comm, zipcclStream_
     *b->end = n;
     b->end = &n->next;
     b->n++;
+    b->ncollectives += !exchanges;
     group.n++;
     return zipcclSuccess;
 }

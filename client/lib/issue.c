@@ -325,7 +325,7 @@ static zipcclResult_t prepare_all(struct batch *batches) {
         }
     /* From here on the lock is kept until the first is sent. */
     for (struct batch *b = batches; b; b = b->next)
-        if (b->comm->failed != zipcclSuccess)
+        if (b->first && b->comm->failed != zipcclSuccess)
             return say(b->comm, &b->first->o, b->comm->seq + 1, b->comm->failed, b->comm->fail_text);
     return zipcclSuccess;
 }

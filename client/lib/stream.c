@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/collective.h"
 #include "proto/op.h"
 
 static bool valid(zipcclStream_t stream) {
@@ -139,6 +139,9 @@ zipcclResult_t zipcclStreamDestroy(zipcclStream_t stream) {
         return zipcclSuccess;
     if (!valid(stream))
         return fail_thread(zipcclInvalidArgument, "zipcclStreamDestroy: stream is not a stream of zipccl");
+    if (group_uses(stream))
+        return fail_thread(zipcclInvalidUsage,
+                           "zipcclStreamDestroy: operations of an open group use stream: call zipcclGroupEnd first");
     (void)pthread_mutex_lock(&client_lock);
     stream_drain(stream);
     zipcclResult_t r = take_error(stream);

@@ -14,6 +14,7 @@
 #include "daemon/core/log.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/session.h"
+#include "proto/op.h"
 #include "proto/result.h"
 
 const char *comm_state_name(enum comm_state state) {
@@ -68,6 +69,7 @@ struct comm *comm_new(struct daemon *d, uint64_t key, uint64_t nonce, struct job
     c->seq = 1;
     c->left_after = UINT64_MAX;
     c->codec = d->codec;
+    c->arm = d->arm;
     c->phases = d->phases;
     c->state = COMM_JOINING;
     /* Elsewhere than at the root the deadline is a safety net: the root's text is the better one. */
@@ -213,6 +215,22 @@ void comm_leave_done(struct comm_member *m) {
     comm_ops_left(c, m->rank, m->called);
 }
 
+/* Fails what runs where a rank that left has not called it, and never will. */
+static void fail_unmet(struct comm *c) {
+    char who[120], what[48] = "";
+    if (c->op_active && c->seq > c->left_after)
+        comm_ops_current(c, what, sizeof what);
+    for (uint32_t i = 0; i < c->nmembers && what[0] == '\0'; i++) {
+        const struct comm_pending *p = comm_exchange_unmet(c->members[i]);
+        if (p != NULL)
+            snprintf(what, sizeof what, "%s #%" PRIu64, op_name(p->request.op), p->number);
+    }
+    if (what[0] == '\0')
+        return;
+    comm_describe_rank(c, c->left_rank, who, sizeof who);
+    comm_fail(c, NULL, zipcclInvalidUsage, "%s left the communicator before %s", who, what);
+}
+
 /* A rank, here or elsewhere, called `ops` operations and left. */
 void comm_ops_left(struct comm *c, uint32_t rank, uint64_t ops) {
     if (c->ranks[rank].left)
@@ -236,11 +254,8 @@ void comm_ops_left(struct comm *c, uint32_t rank, uint64_t ops) {
     if (c->nleft == c->nranks) {
         log_debug("communicator ends (comm=%016" PRIx64 " job=%s)", c->key, c->job->name);
         c->state = COMM_CLOSING;
-    } else if (c->op_active && c->seq > c->left_after) {
-        char who[120], what[48];
-        comm_describe_rank(c, c->left_rank, who, sizeof who);
-        comm_ops_current(c, what, sizeof what);
-        comm_fail(c, NULL, zipcclInvalidUsage, "%s left the communicator before %s", who, what);
+    } else {
+        fail_unmet(c);
     }
 }
 
@@ -256,7 +271,9 @@ void comm_destroy(struct session *s, uint32_t id, uint64_t handle) {
     }
     m->reply_id = id;
     m->state = MEMBER_LEAVING;
-    if (m->comm->state == COMM_FAILED)
+    if (m->group_open)
+        comm_fail(m->comm, NULL, zipcclInvalidUsage, "rank %u left the communicator in the middle of a group", m->rank);
+    else if (m->comm->state == COMM_FAILED)
         comm_answer_leaving(m->comm);
     else if (m->count == 0)
         comm_leave_done(m); /* else when its last operation is done */
@@ -307,7 +324,9 @@ static void comm_member_free(struct comm_member *m) {
     free(m->leases);
     free(m->transfers);
     free(m->numbers);
+    free(m->calls);
     free(m->buffers);
+    switcher_free(&m->switcher);
     free(m->sent);
     free(m->received);
     free(m);
@@ -338,6 +357,7 @@ static void comm_free(struct comm *c) {
     free(c->nodes);
     free(c->rank_node);
     free(c->peers);
+    switcher_free(&c->switcher);
     free(c);
 }
 
@@ -389,10 +409,14 @@ void comm_tick(struct daemon *d, uint64_t now_ns) {
         if (ranks.listed > 0)
             comm_fail(c, NULL, zipcclTimeout, "%s timed out after %g s: on node %s ranks %s have not called it", what,
                       seconds, d->config.node_name, comm_names_end(&ranks));
-        else
+        else if (c->op_active)
             comm_fail(c, NULL, zipcclTimeout,
                       "%s timed out after %g s: all ranks on node %s have called it; it waits for nodes %s", what,
                       seconds, d->config.node_name, comm_names_end(&nodes));
+        else
+            comm_fail(c, NULL, zipcclTimeout,
+                      "%s timed out after %g s: it waits for other ranks, which have not called it or differ in it",
+                      what, seconds);
     }
 }
 

@@ -6,9 +6,9 @@
  * local rank, and without an operation under way. The node that made the unique id is the root: it may have no rank of
  * its own, and collects joins, readiness, aborts and leaves of all nodes (a star).
  *
- * comm.c: life, failure. comm_join.c: rendezvous. comm_request.c: requests, checked and queued. comm_ops.c: units of a
- * rank's queue and their ends. comm_collective.c: what a unit does with all ranks of the node. comm_exchange.c: what it
- * does alone.
+ * comm.c: life, failure. comm_join.c: rendezvous. comm_connect.c: from there to the first operation. comm_request.c:
+ * requests, checked and queued. comm_ops.c: units of a rank's queue and their ends. comm_collective.c: what a unit does
+ * with all ranks of the node. comm_exchange.c: what it does alone. comm_choice.c: with which arm and codec.
  */
 #ifndef ZIPCCL_DAEMON_COMM_H
 #define ZIPCCL_DAEMON_COMM_H
@@ -17,11 +17,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "daemon/core/choose.h"
 #include "daemon/core/executor.h"
 #include "daemon/core/list.h"
 #include "daemon/core/log.h"
-#include "daemon/core/trial.h"
+#include "daemon/core/model.h"
+#include "daemon/core/switcher.h"
 #include "peer.pb-c.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
@@ -31,8 +31,10 @@
 #define COMM_ID_LIFE_NS  600000000000ull /* of an id that nobody uses, of a job without sessions */
 #define COMM_MAX_PENDING 8192u           /* requests of one rank that wait; more than the largest group */
 #define COMM_NO_NODE     UINT32_MAX
-#define COMM_MAX_FUSED   256u /* collectives of a group that run side by side; longer groups run in turns */
+#define COMM_MAX_FUSED   WIRE_MAX_GROUP_COLLECTIVES /* collectives of a group, which run side by side */
 #define COMM_CALLS       64u
+#define COMM_NOTES       16u
+#define FLAT_MOST_RANKS  2u    /* of a node: the flat arm moves so many times the bytes of the hierarchical one */
 #define COMM_LEASES      4u    /* buffers of one request */
 #define COMM_MAX_IDS     1024u /* unique ids of one user that nobody used yet */
 
@@ -78,8 +80,8 @@ struct comm_member {
     uint64_t called;   /* collectives that it has called */
     struct comm_pending *queue;
     uint32_t head, count, capacity;
-    bool group_open; /* the last request of the queue says that more of its group follows */
-    uint32_t group;  /* requests of that group so far */
+    bool group_open;                   /* the last request of the queue says that more of its group follows */
+    uint32_t group, group_collectives; /* requests of that group so far, those that do not exchange */
 
     /* the unit under way */
     uint32_t unit;                            /* requests; 0: none */
@@ -91,11 +93,15 @@ struct comm_member {
     struct buffer **leases;                   /* of the unit; they outlive a failure until it is done */
     uint32_t nleases, leases_capacity;
     struct plan_transfer *transfers; /* scratch */
-    uint32_t *numbers;               /* of the transfers */
+    uint32_t *numbers, *calls;       /* of the transfers */
     uint32_t transfers_capacity;
     struct exec_buffers *buffers; /* scratch */
     uint32_t buffers_capacity;
-    uint32_t *sent, *received; /* transfers so far, by the other rank; NULL: none yet */
+    struct switcher switcher;  /* of all-to-all, among the ranks of the communicator */
+    bool switches;             /* the exchange under way takes part in it */
+    uint64_t started_ns;       /* that exchange */
+    uint32_t *sent, *received; /* transfers of collectives so far, by the other rank; then sends and receives, by the
+                                * other rank; NULL: none yet */
 };
 
 /* A node, as the root knows it while ranks join and later. */
@@ -116,6 +122,14 @@ struct comm_rank {
     bool in, left;
     uint32_t node; /* index in nodes */
     uint32_t pid;
+};
+
+/* What was chosen for operations that take no part in trials: for people. */
+struct comm_note {
+    struct switch_want want;
+    struct switch_choice choice;
+    uint8_t size; /* log2 of bytes */
+    uint64_t ops, used;
 };
 
 struct comm {
@@ -146,11 +160,14 @@ struct comm {
     struct fabric_peer **peers;
     struct exec_comm *exec;
     bool probing;
-    struct choose_link link_numbers;
+    struct model model; /* as agreed at the creation */
     uint64_t link_rate_bits;
-    zipcclCodec_t codec;
-    struct trial trial;
-    struct trial_kind *trial_kind; /* of the operation under way; NULL: it takes no part */
+    zipcclCodec_t codec; /* where the ranks pin none; auto: the switcher's choice */
+    zipcclArm_t arm;
+    struct switcher switcher;
+    bool switches; /* the operation under way takes part in it */
+    struct comm_note notes[COMM_NOTES];
+    uint64_t note_clock;
 
     /* the node's collective, or group of them: one at a time */
     struct exec_op *op;
@@ -164,9 +181,10 @@ struct comm {
     zipcclArm_t op_arm;
     uint32_t narrived;
     uint64_t first_ns, last_ns;
-    struct { /* which operation the collectives of late were, by number: ranks must agree */
+    uint64_t started_ns; /* the last rank's arrival began it */
+    struct {             /* which operation, of which root, the collectives of late were, by number: ranks must agree */
         uint64_t number;
-        uint32_t rank;
+        uint32_t rank, root;
         uint16_t op;
     } calls[COMM_CALLS];
     enum plan_phases phases; /* of coded exchanges */
@@ -236,6 +254,8 @@ bool comm_ops_idle(const struct comm *c);
 bool comm_ops_running(const struct comm *c);   /* buffers of clients may be touched */
 uint64_t comm_ops_since(const struct comm *c); /* start of the oldest that runs; UINT64_MAX: none */
 void comm_join_timeout(struct comm *c);
+/* comm_connect.c: this node takes over the root's table, and connects. */
+void comm_connect_apply(struct comm *c, const Zipccl__Peer__PeerTable *m);
 
 /* comm_ops.c */
 void comm_pump(struct comm *c);
@@ -257,6 +277,20 @@ bool comm_grow(void **array, uint32_t *capacity, uint32_t need, size_t item);
 bool comm_collective_join(struct comm_member *m);
 /* comm_exchange.c */
 bool comm_exchange_start(struct comm_member *m);
+/* The first operation of the exchange under way that a rank which left has not called; NULL: none. */
+const struct comm_pending *comm_exchange_unmet(const struct comm_member *m);
+
+/* comm_choice.c. alone: it is no group's. False: no memory. */
+bool comm_choices_init(struct comm *c);
+ZIPCCL_MUST_CHECK bool comm_choose_collective(struct comm *c, const struct comm_pending *p, bool alone,
+                                              struct switch_choice *choice);
+ZIPCCL_MUST_CHECK bool comm_choose_exchange(struct comm_member *m, const struct comm_pending *p, bool alone,
+                                            struct switch_choice *choice);
+/* The two ends of a transfer decide alike: from its count, what both pinned, and the choice for its operation. */
+zipcclCodec_t comm_transfer_codec(const struct comm_member *m, const struct wire_request *r,
+                                  const struct plan_transfer *t, zipcclCodec_t codec);
+/* The cap of this node's link changed: all communicators measure anew. */
+void comm_choices_alarm(struct daemon *d);
 
 /* comm_request.c */
 uint32_t comm_ncounts(const struct comm *c, unsigned op); /* that follow the request */

@@ -102,8 +102,10 @@ static void collective_done(void *arg, const struct exec_result *r) {
         comm_answer_leaving(c); /* all else was said */
         return;
     }
-    if (c->trial_kind != NULL)
-        trial_done(c->trial_kind, c->op_codec != zipcclCodecRaw, daemon_now_ns() - c->last_ns, r->worst_report);
+    if (c->switches)
+        switcher_done(&c->switcher, daemon_now_ns() - c->started_ns, r->coded_from_bytes, r->coded_to_bytes,
+                      r->worst_report);
+    c->switches = false;
     c->ops_done += c->ndesc;
     c->seq += c->ndesc;
     c->narrived = 0;
@@ -119,29 +121,16 @@ static void collective_done(void *arg, const struct exec_result *r) {
     comm_pump(c);
 }
 
-static zipcclArm_t choose_arm(const struct comm *c, const struct wire_request *r) {
-    (void)c;
-    return r->arm == zipcclArmAuto ? zipcclArmHierarchical : (zipcclArm_t)r->arm;
-}
-
-/* Fills the plan's operation from a request: codec and arm are decided here. */
-static struct plan_op decide(struct comm *c, const struct comm_pending *p) {
+static struct plan_op plan_op_of(const struct comm_pending *p, const struct switch_choice *choice) {
     const struct wire_request *r = &p->request;
-    struct plan_op op = {.op = (zipcclOp_t)r->op,
-                         .dtype = (zipcclDataType_t)r->dtype,
-                         .arm = choose_arm(c, r),
-                         .redop = (zipcclRedOp_t)r->redop,
-                         .count = r->count,
-                         .root = r->root,
-                         .counts = p->counts};
-    zipcclCodec_t wanted = r->codec == zipcclCodecAuto ? c->codec : (zipcclCodec_t)r->codec;
-    uint64_t count = r->count;
-    for (uint32_t i = 0; i < comm_ncounts(c, r->op); i++)
-        count = p->counts[i] > count ? p->counts[i] : count;
-    op.codec = choose_codec(&c->link_numbers, wanted, op.op, op.dtype, count, &c->topology);
-    if (op_reduces(op.op) && op.arm == zipcclArmRing)
-        op.codec = zipcclCodecRaw;
-    return op;
+    return (struct plan_op){.op = (zipcclOp_t)r->op,
+                            .dtype = (zipcclDataType_t)r->dtype,
+                            .codec = choice->codec,
+                            .arm = choice->arm,
+                            .redop = (zipcclRedOp_t)r->redop,
+                            .count = r->count,
+                            .root = r->root,
+                            .counts = p->counts};
 }
 
 /* The first rank starts it. */
@@ -166,17 +155,18 @@ static bool start(struct comm *c, struct comm_member *m) {
     c->first_ns = m->since_ns;
     c->narrived = 0;
     c->op_codec = zipcclCodecRaw;
-    for (uint32_t i = 0; i < c->ndesc; i++)
-        ops[i] = decide(c, desc(c, i));
-    c->trial_kind = NULL;
-    if (c->ndesc == 1 && first->request.codec == zipcclCodecAuto && c->codec == zipcclCodecAuto &&
-        ops[0].codec != zipcclCodecRaw && ops[0].op == zipcclOpAllGather) {
-        c->trial_kind = trial_find(&c->trial, ops[0].dtype, ops[0].count * dtype_get(ops[0].dtype)->bytes);
-        ops[0].codec = trial_choose(c->trial_kind, ops[0].codec, &args.report);
-    }
-    for (uint32_t i = 0; i < c->ndesc; i++)
+    c->switches = false;
+    for (uint32_t i = 0; i < c->ndesc; i++) {
+        struct switch_choice choice = {0};
+        if (!comm_choose_collective(c, desc(c, i), c->ndesc == 1, &choice)) {
+            comm_fail(c, NULL, zipcclOutOfMemory, "node %s: out of memory", c->daemon->config.node_name);
+            return false;
+        }
+        ops[i] = plan_op_of(desc(c, i), &choice);
+        args.report = c->switches ? choice.report : 0;
         c->op_codec = ops[i].codec > c->op_codec ? ops[i].codec : c->op_codec;
-    c->op_arm = ops[0].arm;
+        c->op_arm = i == 0 ? ops[i].arm : c->op_arm;
+    }
     zipcclResult_t rc = exec_op_start(c->exec, &args, &c->op);
     if (rc != zipcclSuccess) {
         c->op = NULL;
@@ -216,6 +206,7 @@ bool comm_collective_join(struct comm_member *m) {
     m->arrived = true;
     c->narrived++;
     c->last_ns = m->since_ns > c->first_ns ? m->since_ns : c->first_ns;
+    c->started_ns = daemon_now_ns();
     exec_op_arrive(c->op, m->local, m->buffers);
     return true;
 }

@@ -126,6 +126,10 @@ void comm_ops_fail(struct comm *c) {
         }
         m->unit = 0;
         m->group_open = false;
+        /* What the executor does not have is over. */
+        m->waits_exchange = m->waits_exchange && m->exchange != NULL;
+        m->waits_node = m->waits_node && m->arrived;
+        comm_unit_step(m);
     }
     if (c->op != NULL)
         exec_op_fail(c->op, c->error, c->text);
@@ -186,6 +190,8 @@ void comm_unit_step(struct comm_member *m) {
 
 /* How many requests the unit at the head has; 0: it is not complete yet. */
 static uint32_t unit_size(const struct comm_member *m) {
+    if (m->group_open && m->group == m->count)
+        return 0; /* without a look at each, whenever another one comes */
     for (uint32_t i = 0; i < m->count; i++) {
         if (!(comm_unit_request(m, i)->request.flags & WIRE_GROUP_MORE))
             return i + 1;
@@ -202,10 +208,17 @@ static bool check_call(struct comm_member *m, const struct comm_pending *p) {
     if (c->calls[at].number < p->number) {
         c->calls[at].number = p->number;
         c->calls[at].rank = m->rank;
+        c->calls[at].root = p->request.root;
         c->calls[at].op = p->request.op;
     }
-    if (c->calls[at].op == p->request.op)
+    if (c->calls[at].op == p->request.op && c->calls[at].root == p->request.root)
         return true;
+    if (c->calls[at].op == p->request.op) {
+        comm_fail(c, NULL, zipcclInvalidArgument,
+                  "ranks differ in operation #%" PRIu64 ": root is %u on rank %u, %u on rank %u", p->number,
+                  p->request.root, m->rank, c->calls[at].root, c->calls[at].rank);
+        return false;
+    }
     comm_fail(c, NULL, zipcclInvalidArgument,
               "ranks differ in operation #%" PRIu64 ": operation is %s on rank %u, %s on rank %u", p->number,
               op_name(p->request.op), m->rank, op_name(c->calls[at].op), c->calls[at].rank);

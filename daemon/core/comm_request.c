@@ -16,8 +16,6 @@
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
-#define FLAT_MOST_RANKS 2u /* of a node: the flat arm moves so many times the bytes of the hierarchical one */
-
 uint32_t comm_ncounts(const struct comm *c, unsigned op) {
     switch (op) {
     case zipcclOpAllGatherv:
@@ -83,7 +81,7 @@ static bool needed_values(const struct comm *c, const struct comm_member *m, con
         *send = *recv = all;
         return true;
     case zipcclOpAllToAllv:
-        return extent(v, v + n, c->nranks, send) && extent(v + 2 * n, v + 3 * n, c->nranks, recv);
+        return v != NULL && extent(v, v + n, c->nranks, send) && extent(v + 2 * n, v + 3 * n, c->nranks, recv);
     case zipcclOpGather:
         *send = count, *recv = root ? all : 0;
         return true;
@@ -97,11 +95,11 @@ static bool needed_values(const struct comm *c, const struct comm_member *m, con
         *recv = count;
         return true;
     case zipcclOpAllGatherv:
-        *send = v[m->rank];
-        return sum(v, c->nranks, recv);
+        *send = v != NULL ? v[m->rank] : 0;
+        return v != NULL && sum(v, c->nranks, recv);
     case zipcclOpReduceScatterv:
-        *recv = v[m->rank];
-        return sum(v, c->nranks, send);
+        *recv = v != NULL ? v[m->rank] : 0;
+        return v != NULL && sum(v, c->nranks, send);
     case zipcclOpBarrier:
     case zipcclNumOps:
         break;
@@ -142,18 +140,30 @@ static zipcclResult_t check_request(const struct comm *c, const struct comm_memb
         snprintf(why, size, "%s has no arms", op_name(r->op));
     else if (r->redop != zipcclPreMulSum && r->scalar != 0)
         snprintf(why, size, "a scalar goes with premulsum alone");
-    else if (reduces && r->arm == zipcclArmFlat && r->redop == zipcclPreMulSum && c->nnodes > 1)
+    else if (r->op == zipcclOpBarrier && ((r->flags & WIRE_GROUP_MORE) || m->group_open))
+        snprintf(why, size, "a barrier cannot be in a group");
+    else if (!op_exchanges((zipcclOp_t)r->op) && m->group_collectives >= COMM_MAX_FUSED)
+        snprintf(why, size, "a group has more than %u collectives", COMM_MAX_FUSED);
+    else if (r->seq != m->next_seq)
+        snprintf(why, size, "operation #%" PRIu64 " came where #%" PRIu64 " was expected", r->seq, m->next_seq);
+    else
+        return zipcclSuccess;
+    return zipcclInvalidArgument;
+}
+
+/* What this communicator's layout does not allow. All ranks are refused alike, so the communicator goes on without it:
+ * the client may ask for another arm with the next number. */
+static zipcclResult_t check_arm(const struct comm *c, const struct wire_request *r, char *why, size_t size) {
+    if (!op_reduces((zipcclOp_t)r->op) || r->arm != zipcclArmFlat || c->nnodes == 1)
+        return zipcclSuccess;
+    if (r->redop == zipcclPreMulSum)
         snprintf(why, size,
                  "the flat arm cannot do premulsum: the scalars of other nodes are not known; pin another arm");
-    else if (reduces && r->arm == zipcclArmFlat && c->nnodes > 1 && c->most_ranks > FLAT_MOST_RANKS)
+    else if (c->most_ranks > FLAT_MOST_RANKS)
         snprintf(why, size,
                  "the flat arm would move %u times the bytes of the hierarchical one between nodes, for so many ranks "
                  "has a node; pin hierarchical or auto",
                  c->most_ranks);
-    else if (r->op == zipcclOpBarrier && ((r->flags & WIRE_GROUP_MORE) || m->group_open))
-        snprintf(why, size, "a barrier cannot be in a group");
-    else if (r->seq != m->next_seq)
-        snprintf(why, size, "operation #%" PRIu64 " came where #%" PRIu64 " was expected", r->seq, m->next_seq);
     else
         return zipcclSuccess;
     return zipcclInvalidArgument;
@@ -267,6 +277,7 @@ static void enqueue(struct comm_member *m, struct comm_pending *p) {
     p->number = pairwise ? p->request.seq : ++m->called;
     m->group_open = p->request.flags & WIRE_GROUP_MORE;
     m->group = m->group_open ? m->group + 1 : 0;
+    m->group_collectives = m->group_open ? m->group_collectives + !op_exchanges((zipcclOp_t)p->request.op) : 0;
     m->queue[(m->head + m->count) & (m->capacity - 1)] = *p;
     m->count++;
     m->next_seq++;
@@ -277,6 +288,25 @@ static void enqueue(struct comm_member *m, struct comm_pending *p) {
         return;
     }
     comm_pump(c);
+}
+
+/* Whether what runs on this node needs the request. */
+static bool joins_running(const struct comm *c, const struct comm_member *m, const struct wire_request *r) {
+    bool pairwise = op_is_pairwise((zipcclOp_t)r->op);
+    uint64_t number = m->called + 1;
+    if (c->op_active && !pairwise && number >= c->seq && number < c->seq + c->ndesc)
+        return true;
+    for (uint32_t i = 0; i < c->nmembers; i++) {
+        const struct comm_member *other = c->members[i];
+        for (uint32_t k = 0; k < other->unit && other->exchange != NULL && other != m; k++) {
+            const struct comm_pending *p = comm_unit_request(other, k);
+            bool is_pair = op_is_pairwise((zipcclOp_t)p->request.op);
+            if (is_pair == pairwise &&
+                (pairwise ? p->request.root == m->rank && r->root == other->rank : p->number == number))
+                return true;
+        }
+    }
+    return false;
 }
 
 void comm_request(struct session *s, const struct frame *f) {
@@ -304,6 +334,8 @@ void comm_request(struct session *s, const struct frame *f) {
         return;
     }
     zipcclResult_t rc = check_request(c, m, r, text, sizeof text);
+    if (rc == zipcclSuccess && (rc = check_arm(c, r, text, sizeof text)) != zipcclSuccess)
+        m->next_seq++;
     if (rc != zipcclSuccess) {
         comm_refuse(m, &p, rc, "rank %u: %s", m->rank, text);
         refused(m, &p);
@@ -311,9 +343,7 @@ void comm_request(struct session *s, const struct frame *f) {
     }
     /* While draining, a rank may still join the operation that runs. Else the communicator is over, for all of its
      * ranks: they must hear the cause, not that this one left. */
-    bool joins = c->op_active && !op_is_pairwise((zipcclOp_t)r->op) && m->called + 1 >= c->seq &&
-                 m->called + 1 < c->seq + c->ndesc;
-    if (s->daemon->draining && !joins) {
+    if (s->daemon->draining && !joins_running(c, m, r)) {
         comm_fail(c, NULL, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", s->daemon->config.node_name);
         comm_complete(m, &p, c->error, c->text, 0, zipcclCodecRaw);
         return;

@@ -36,6 +36,7 @@ struct config {
     char ucx_net_devices[128];
     uint64_t link_rate; /* bits a second */
     char codec[16];
+    char arm[16];
     char all_to_all_phases[16];
     uint64_t chunk_bytes;
     uint64_t window;

@@ -16,6 +16,7 @@
 static const char *const config_devices[] = {"auto", "host", NULL};
 static const char *const config_fabrics[] = {"ucx", "none", NULL};
 static const char *const config_codecs[] = {"auto", "raw", "top7", "tier", NULL};
+static const char *const config_arms[] = {"auto", "hierarchical", "flat", "ring", NULL};
 static const char *const config_phases[] = {"stream", "two", "sizes", NULL};
 
 /* name, type, default, min, max, allowed, field, reload, doc */
@@ -50,6 +51,10 @@ const struct config_key config_keys[] = {
     {"codec", CONFIG_CHOICE, "auto", 0, 0, config_codecs, FIELD(codec), false,
      "Codec of operations whose ranks pin none. auto: coded where that is faster on the link, else raw. The value of\n"
      "the node that made the unique id counts for all nodes of a communicator."},
+    {"arm", CONFIG_CHOICE, "auto", 0, 0, config_arms, FIELD(arm), false,
+     "How operations that reduce move their data, where the ranks pin no arm. auto: what is fastest of hierarchical "
+     "and\nflat, which give the same bits; ring gives others, in NCCL's manner. flat is taken where it can be, else\n"
+     "hierarchical. The value of the node that made the unique id counts."},
     {"all_to_all_phases", CONFIG_CHOICE, "stream", 0, 0, config_phases, FIELD(all_to_all_phases), false,
      "How coded chunks of all-to-all, gather, scatter, send and receive travel. stream: one message a chunk. "
      "two:\n"

@@ -18,6 +18,7 @@
 #include "daemon/core/peer.h"
 #include "daemon/core/session.h"
 #include "kernels/codec.h"
+#include "proto/op.h"
 #include "zipccl.h"
 #ifdef ZIPCCL_HAVE_SYSTEMD
 #    include <systemd/sd-daemon.h>
@@ -87,6 +88,7 @@ static void daemon_signal(uv_signal_t *handle, int signum) {
 
 /* Applies what may change while running, and says what may not. */
 static void daemon_apply(struct daemon *d, const struct config *fresh) {
+    uint64_t rate = d->config.link_rate;
     char before[160], after[160];
     for (size_t i = 0; i < config_num_keys; i++) {
         const struct config_key *key = &config_keys[i];
@@ -105,6 +107,8 @@ static void daemon_apply(struct daemon *d, const struct config *fresh) {
     (void)log_set_level_name(d->config.log_level);
     if (d->fabric_ops != NULL)
         d->fabric_ops->set_link_rate(d->fabric, d->config.link_rate);
+    if (d->config.link_rate != rate)
+        comm_choices_alarm(d);
 }
 
 static void daemon_reload(uv_signal_t *handle, int signum) {
@@ -222,6 +226,8 @@ static void daemon_names(struct daemon *d, const struct daemon_options *options)
     log_init(d->config.node_name);
     if (!codec_from_name(d->config.codec, &d->codec))
         d->codec = zipcclCodecAuto;
+    if (!arm_from_name(d->config.arm, &d->arm))
+        d->arm = zipcclArmAuto;
     d->phases = strcmp(d->config.all_to_all_phases, "two") == 0     ? PLAN_TWO_PHASE
                 : strcmp(d->config.all_to_all_phases, "sizes") == 0 ? PLAN_SIZES_FIRST
                                                                     : PLAN_STREAM;

@@ -47,7 +47,8 @@ struct daemon {
     struct fabric *fabric;
     struct executor *executor;
     uint64_t encode_bps, decode_bps;
-    zipcclCodec_t codec; /* of operations whose ranks pin none */
+    zipcclCodec_t codec;
+    zipcclArm_t arm; /* of operations whose ranks pin none */
     enum plan_phases phases;
 
     struct server server;      /* clients */

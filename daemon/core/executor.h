@@ -56,7 +56,7 @@ struct exec_result {
     uint64_t wire_bytes; /* what it sent */
     uint64_t coded_from_bytes, coded_to_bytes;
     uint64_t encode_ns, decode_ns; /* worker time; reductions, which decode, count as decode */
-    uint32_t worst_report;         /* trial_worst of the reports of all nodes that were heard, and of this one */
+    uint32_t worst_report;         /* report_combine of the reports of all nodes that were heard, and of this one */
 };
 
 /* A collective of this node's ranks (ops), or an exchange of one local rank (transfers). Arrays are read by
@@ -68,12 +68,13 @@ struct exec_args {
     const struct plan_transfer *transfers; /* used where nops is 0 */
     const uint32_t *numbers; /* by transfer: how many this pair of ranks had in this direction before; both sides count
                               * alike */
+    const uint32_t *calls;   /* by transfer: which collective it is part of; 0: send and receive. NULL: all 0 */
     uint32_t ntransfers, nbuffers;
     uint32_t rank;
     enum plan_phases phases;
 
     uint64_t seq;    /* of the first operation; the others of a group follow. Exchange: for people */
-    uint32_t report; /* sent with every message, see trial.h */
+    uint32_t report; /* sent with every message, see report.h */
     void (*done)(void *arg, const struct exec_result *result);
     void *arg;
 };

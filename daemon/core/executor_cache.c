@@ -283,6 +283,7 @@ static void fill_items(struct exec_op *op, const struct exec_args *args) {
             (struct exec_item){.op = (uint8_t)(t->op == zipcclOpRecv ? zipcclOpSend : t->op),
                                .dtype = (uint8_t)t->dtype,
                                .codec = (uint8_t)t->codec,
+                               .root = args->calls ? args->calls[i] : 0,
                                .seq = args->numbers[i],
                                .channel = t->send ? fabric_channel(e->rank, t->peer) : fabric_channel(t->peer, e->rank),
                                .op_count = t->count,

@@ -18,6 +18,12 @@ static uint8_t flags_of(const struct exec_item *item) {
     return (uint8_t)(item->redop << FLAG_REDOP_SHIFT | item->arm << FLAG_ARM_SHIFT);
 }
 
+/* Other transfers beside an all-to-all may meet an operation of another time over there. */
+static bool has_report(const struct exec_item *item) {
+    return !op_exchanges((zipcclOp_t)item->op) || item->op == zipcclOpAllToAll || item->op == zipcclOpAllToAllv ||
+           item->op == zipcclOpAllToAllCapped;
+}
+
 struct fabric_header exec_header(const struct exec_op *op, const struct plan_step *step) {
     const struct exec_item *item = &op->items[step->item];
     return (struct fabric_header){.comm = op->comm->key,
@@ -30,7 +36,7 @@ struct fabric_header exec_header(const struct exec_op *op, const struct plan_ste
                                   .codec = step->codec,
                                   .flags = flags_of(item),
                                   .root = item->root,
-                                  .report = op->args.report,
+                                  .report = has_report(item) ? op->args.report : 0,
                                   .op_count = item->op_count,
                                   .count = item->capped ? item->actual : step->count};
 }
@@ -40,7 +46,8 @@ static bool has_counts(unsigned op) {
 }
 
 /* "100 bf16 values a rank", "barrier" ... */
-static void describe(char *text, size_t size, const struct fabric_header *h, bool with_op, bool with_codec) {
+static void describe(char *text, size_t size, const struct fabric_header *h, bool with_op, bool with_codec,
+                     bool with_call) {
     const struct dtype_info *info = dtype_get(h->dtype);
     const char *coding = codec_name((zipcclCodec_t)h->codec), *dtype = info ? info->name : "unknown";
     char op[32] = "", from[32] = "", by[32] = "", how[48] = "", count[32];
@@ -54,6 +61,8 @@ static void describe(char *text, size_t size, const struct fabric_header *h, boo
         snprintf(from, sizeof(from), " %s rank %u", h->op == zipcclOpBroadcast ? "from" : "to", h->root);
     else if (h->op == zipcclOpAllGather || h->op == zipcclOpReduceScatter)
         snprintf(from, sizeof(from), " a rank");
+    else if (with_call && op_exchanges((zipcclOp_t)h->op) && h->root)
+        snprintf(from, sizeof(from), " in operation #%u", h->root);
     if (with_codec)
         snprintf(by, sizeof(by), " coded %s", coding ? coding : "unknown");
     if (op_reduces((zipcclOp_t)h->op))
@@ -77,9 +86,10 @@ static void fail_other_call(struct exec_op *op, const struct plan_step *step, co
     const struct exec_item *item = &op->items[step->item];
     char their_text[128], our_text[128];
     bool op_differs = theirs->op != ours->op, codec_differs = theirs->codec != ours->codec;
-    describe(their_text, sizeof(their_text), theirs, op_differs, codec_differs);
-    describe(our_text, sizeof(our_text), ours, op_differs, codec_differs);
-    if (item->channel == FABRIC_COLLECTIVE)
+    bool call_differs = theirs->root != ours->root;
+    describe(their_text, sizeof(their_text), theirs, op_differs, codec_differs, call_differs);
+    describe(our_text, sizeof(our_text), ours, op_differs, codec_differs, call_differs);
+    if (op->entry->nops > 0) /* a channel of rank 0 to itself is 0 too */
         exec_op_failf(op, zipcclInvalidArgument, (int)step->peer, "%s #%llu: node %u sends %s, this node expects %s",
                       op_name(item->op), (unsigned long long)item->number, step->peer, their_text, our_text);
     else

@@ -11,6 +11,7 @@
 
 #define EXEC_NO_STEP    UINT32_MAX
 #define EXEC_TEXT_BYTES 256
+#define EXEC_BUCKETS    256u
 
 /* A coded chunk in scratch memory. */
 struct exec_slot {
@@ -69,7 +70,7 @@ struct exec_entry {
 struct exec_item {
     uint8_t op, dtype, redop, arm; /* send and receive are both "send" */
     uint8_t codec;
-    uint32_t root;
+    uint32_t root; /* exchange: the collective that it is part of */
     uint32_t seq, channel;
     uint64_t op_count; /* v operations: a hash of the counts; capped: the most */
     bool capped;
@@ -90,7 +91,8 @@ struct exec_comm {
     uint32_t nentries;
     bool aborted;
     struct exec_probe *probe;
-    struct exec_work *local; /* sends and receives between local ranks that wait for their other side */
+    struct exec_work *local[EXEC_BUCKETS]; /* sends and receives between local ranks that wait for their other side */
+    uint32_t nlocal_waiting;
 };
 
 struct exec_op {

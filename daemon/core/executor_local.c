@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "daemon/core/executor_impl.h"
-#include "daemon/core/trial.h"
+#include "daemon/core/report.h"
 #include "kernels/dtype.h"
 
 struct pair {
@@ -23,11 +23,19 @@ static bool is_other_side(const struct exec_work *a, const struct exec_work *b) 
            exec_step_of(a)->tag == exec_step_of(b)->tag;
 }
 
+/* Groups of thousands wait here at once. Both sides of a transfer have one bucket. */
+static struct exec_work **bucket_of(struct exec_comm *comm, const struct exec_work *work) {
+    const struct exec_item *item = exec_item_of(work);
+    uint64_t h = ((uint64_t)item->channel << 32 | item->seq) * 0x9e3779b97f4a7c15u;
+    return &comm->local[(h >> 32) % EXEC_BUCKETS];
+}
+
 static struct exec_work *take_other(struct exec_comm *comm, const struct exec_work *work) {
-    for (struct exec_work **p = &comm->local; *p; p = &(*p)->next) {
+    for (struct exec_work **p = bucket_of(comm, work); *p; p = &(*p)->next) {
         struct exec_work *other = *p;
         if (is_other_side(work, other)) {
             *p = other->next;
+            comm->nlocal_waiting--;
             return other;
         }
     }
@@ -80,17 +88,20 @@ void exec_local_start(struct exec_work *work) {
     struct exec_comm *comm = work->op->comm;
     struct exec_work *other = take_other(comm, work);
     if (!other) {
-        work->next = comm->local;
-        comm->local = work;
+        struct exec_work **bucket = bucket_of(comm, work);
+        work->next = *bucket;
+        *bucket = work;
+        comm->nlocal_waiting++;
         return;
     }
     struct pair pair = is_send(work) ? (struct pair){work, other} : (struct pair){other, work};
     struct exec_op *mine = work->op, *theirs = other->op;
     struct fabric_header header = exec_header(pair.send->op, exec_step_of(pair.send));
     size_t bytes = exec_count(pair.send->op, exec_step_of(pair.send)) * exec_item_of(pair.send)->value_bytes;
-    uint32_t worst = trial_worst(mine->args.report, theirs->args.report);
-    mine->result.worst_report = trial_worst(mine->result.worst_report, worst);
-    theirs->result.worst_report = trial_worst(theirs->result.worst_report, worst);
+    uint32_t back = exec_header(pair.recv->op, exec_step_of(pair.recv)).report;
+    uint32_t worst = report_combine(header.report, back);
+    mine->result.worst_report = report_combine(mine->result.worst_report, worst);
+    theirs->result.worst_report = report_combine(theirs->result.worst_report, worst);
     if (exec_check_message(pair.recv->op, exec_step_of(pair.recv), &header, bytes)) {
         exec_capped_received(pair.recv->op, exec_step_of(pair.recv), &header);
         copy_pair(pair);
@@ -105,13 +116,17 @@ void exec_local_start(struct exec_work *work) {
 }
 
 void exec_local_drop(struct exec_op *op) {
-    for (struct exec_work **p = &op->comm->local; *p;) {
-        struct exec_work *work = *p;
-        if (work->op != op) {
-            p = &work->next;
-            continue;
+    struct exec_comm *comm = op->comm;
+    for (uint32_t i = 0; i < EXEC_BUCKETS && comm->nlocal_waiting > 0; i++) {
+        for (struct exec_work **p = &comm->local[i]; *p;) {
+            struct exec_work *work = *p;
+            if (work->op != op) {
+                p = &work->next;
+                continue;
+            }
+            *p = work->next;
+            comm->nlocal_waiting--;
+            exec_work_end(work, false);
         }
-        *p = work->next;
-        exec_work_end(work, false);
     }
 }

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "daemon/core/trial.h"
+#include "daemon/core/report.h"
 
 #define HEADER_HAS_HASH 1u
 
@@ -138,7 +138,7 @@ static bool finish_recv(struct exec_work *work) {
     if (good)
         exec_capped_received(op, st, &header);
     bool values = good && exec_count(op, st) > 0;
-    op->result.worst_report = trial_worst(op->result.worst_report, header.report);
+    op->result.worst_report = report_combine(op->result.worst_report, header.report);
     if (values && st->dst.space == PLAN_SLOT) {
         fill_slot(op, st, &header, bytes);
     } else if (values && (header.flags & HEADER_HAS_HASH)) {

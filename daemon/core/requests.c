@@ -74,7 +74,7 @@ static void requests_message(struct session *s, const struct frame *f, const Pro
         buffer_release(s, f->id, ((const Zipccl__BufferRef *)m)->buffer);
         break;
     case WIRE_STATS:
-        status_stats(s, f->id, ((const Zipccl__StatsRequest *)m)->job);
+        status_stats(s, f->id, (const Zipccl__StatsRequest *)m);
         break;
     default:
         break;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/arena.h"
 #include "daemon/core/comm.h"
 #include "daemon/core/daemon.h"
 #include "daemon/core/peer.h"
@@ -18,46 +19,6 @@
 /* A reply must fit a frame: beyond these the rest is left out. */
 #define STATUS_MAX_ROWS  512u
 #define STATUS_MAX_RANKS 1024u
-
-struct arena {
-    struct arena_block {
-        struct arena_block *next;
-        max_align_t data[];
-    } * blocks;
-    size_t used, size;
-};
-
-/* Zeroed memory; NULL: none left. */
-static void *arena_take(struct arena *a, size_t bytes) {
-    bytes = (bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
-    if (a->blocks == NULL || bytes > a->size - a->used) {
-        size_t size = bytes > 16384 ? bytes : 16384;
-        struct arena_block *b = calloc(1, sizeof *b + size);
-        if (b == NULL)
-            return NULL;
-        b->next = a->blocks;
-        a->blocks = b;
-        a->used = 0;
-        a->size = size;
-    }
-    void *p = (char *)a->blocks->data + a->used;
-    a->used += bytes;
-    return p;
-}
-
-static void arena_drop(struct arena *a) {
-    while (a->blocks != NULL) {
-        struct arena_block *next = a->blocks->next;
-        free(a->blocks);
-        a->blocks = next;
-    }
-}
-
-static char *arena_text(struct arena *a, const char *text) {
-    size_t n = strlen(text) + 1;
-    char *copy = arena_take(a, n);
-    return copy != NULL ? memcpy(copy, text, n) : (char *)"";
-}
 
 static bool status_counters(struct daemon *d, struct arena *a, size_t *n, Zipccl__Counter ***out) {
     Zipccl__Counter **all = arena_take(a, STATS_NUM_COUNTERS * sizeof *all);
@@ -221,8 +182,9 @@ static bool status_job_rows(const struct stats_job *job, struct arena *a, Zipccl
     return true;
 }
 
-void status_stats(struct session *s, uint32_t id, const char *job) {
+void status_stats(struct session *s, uint32_t id, const Zipccl__StatsRequest *request) {
     struct daemon *d = s->daemon;
+    const char *job = request->job;
     Zipccl__Stats stats = ZIPCCL__STATS__INIT;
     struct arena a = {0};
     stats.node = d->config.node_name;
@@ -240,6 +202,8 @@ void status_stats(struct session *s, uint32_t id, const char *job) {
         if (!status_job_rows(j, &a, &stats))
             break;
     }
+    if (request->decisions)
+        status_decisions(d, job, &a, &stats);
     session_send_message(s, WIRE_STATS_REPLY, id, &stats.base);
     arena_drop(&a);
 }

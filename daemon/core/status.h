@@ -7,9 +7,15 @@
 
 #include <stdint.h>
 
+#include "zipccl.pb-c.h"
+
 struct session;
+struct daemon;
+struct arena;
 
 void status_send(struct session *s, uint32_t id);
-void status_stats(struct session *s, uint32_t id, const char *job);
+void status_stats(struct session *s, uint32_t id, const Zipccl__StatsRequest *request);
+/* status_decisions.c: adds what the switchers of the communicators of a job ("": of all) have chosen, and why. */
+void status_decisions(struct daemon *d, const char *job, struct arena *a, Zipccl__Stats *m);
 
 #endif

@@ -27,7 +27,7 @@ struct fabric_header {
     uint32_t tag;                    /* of the plan */
     uint8_t op, dtype, codec, flags; /* what the sender believes: checked by the receiver (flags bit 0: hash is set) */
     uint32_t root;
-    uint32_t report;       /* of the sending node, for trials of the codec (daemon/core/trial.h); 0: none */
+    uint32_t report;       /* of the sending node, for the switcher (daemon/core/report.h); 0: none */
     uint64_t op_count;     /* count of the whole operation */
     uint64_t count;        /* values in this message; capped transfers: in all of them, see executor_capped.c */
     uint32_t static_bytes; /* of a coded chunk; the rest is the dynamic part. raw: 0 */

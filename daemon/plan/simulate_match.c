@@ -21,29 +21,32 @@ static bool same_key(const struct sim_end *a, const struct sim_end *b) {
     return a->from == b->from && a->to == b->to && a->item == b->item && a->tag == b->tag && a->exchange == b->exchange;
 }
 
-/* Room for one more, in ends and in buckets. */
-static bool grow(struct sim_match *m) {
-    if (m->free == SIM_NONE || m->cap == 0) {
-        if (m->nends == m->cap) {
-            uint32_t cap = m->cap ? m->cap * 2 : FIRST_BUCKETS;
-            struct sim_end *ends = cap > m->cap ? realloc(m->ends, (size_t)cap * sizeof(*ends)) : NULL;
-            if (!ends)
-                return false;
-            if (m->cap == 0)
-                m->free = SIM_NONE;
-            m->ends = ends;
-            m->cap = cap;
-        }
-    }
-    if (m->buckets && m->open < m->nbuckets)
+/* Room for one more end. */
+static bool grow_ends(struct sim_match *m) {
+    if (m->nends < m->cap || (m->cap > 0 && m->free != SIM_NONE))
         return true;
-    uint32_t n = m->nbuckets ? m->nbuckets * 2 : FIRST_BUCKETS;
+    uint32_t cap = m->cap ? m->cap * 2 : FIRST_BUCKETS;
+    struct sim_end *ends = cap > m->cap ? realloc(m->ends, (size_t)cap * sizeof(*ends)) : NULL;
+    if (!ends)
+        return false;
+    if (m->cap == 0)
+        m->free = SIM_NONE;
+    m->ends = ends;
+    m->cap = cap;
+    return true;
+}
+
+/* Twice the buckets where there are as many ends. */
+static bool grow_buckets(struct sim_match *m) {
+    uint32_t old = m->buckets ? m->nbuckets : 0, n = old ? old * 2 : FIRST_BUCKETS;
+    if (m->open < old)
+        return true;
     uint32_t *buckets = malloc((size_t)n * sizeof(*buckets));
     if (!buckets)
         return false;
     for (uint32_t i = 0; i < n; i++)
         buckets[i] = SIM_NONE;
-    for (uint32_t i = 0; i < m->nbuckets; i++) {
+    for (uint32_t i = 0; i < old; i++) {
         for (uint32_t at = m->buckets[i], next; at != SIM_NONE; at = next) {
             uint32_t h = hash_of(&m->ends[at]) & (n - 1);
             next = m->ends[at].next;
@@ -74,7 +77,7 @@ bool sim_match_add(struct sim *s, const struct sim_end *end, uint32_t *partner, 
     struct sim_match *m = &s->match;
     *partner = SIM_NONE;
     *clash = false;
-    if (!grow(m))
+    if (!grow_ends(m) || !grow_buckets(m))
         return false;
     uint32_t *link = &m->buckets[hash_of(end) & (m->nbuckets - 1)], *head = link;
     while (*link != SIM_NONE && !same_key(&m->ends[*link], end))

@@ -37,13 +37,18 @@ INLINE unsigned count(__mmask64 m) {
     return (unsigned)__builtin_popcountll(_cvtmask64_u64(m));
 }
 
-/* Row i of a block: its exponents; the remainders go to the body's byte plane. */
+/* The exponents of row i of a block. */
+INLINE v64 exponents(const uint8_t *src, unsigned i) {
+    const v64 a = load(src + 128 * i), b = load(src + 128 * i + 64);
+    return _mm512_permutex2var_epi8(_mm512_shldi_epi16(a, a, 1), load(g_pick2[1]), _mm512_shldi_epi16(b, b, 1));
+}
+
+/* The same; the remainders go to the body's byte plane. */
 INLINE v64 split(const uint8_t *src, unsigned i, uint8_t *plane, bool stream) {
     v64 a = load(src + 128 * i), b = load(src + 128 * i + 64);
     a = _mm512_shldi_epi16(a, a, 1);
     b = _mm512_shldi_epi16(b, b, 1);
-    if (plane)
-        put(plane + 64 * i, _mm512_permutex2var_epi8(a, load(g_pick2[0]), b), stream);
+    put(plane + 64 * i, _mm512_permutex2var_epi8(a, load(g_pick2[0]), b), stream);
     return _mm512_permutex2var_epi8(a, load(g_pick2[1]), b);
 }
 
@@ -117,8 +122,13 @@ static __attribute__((noinline)) bool all_same(const uint8_t *src) {
     return true;
 }
 
+/* The first value. */
+INLINE bool is_zero(const uint8_t *src) {
+    return src[0] == 0 && src[1] == 0;
+}
+
 static void put_same(const uint8_t *src, struct zfmt_block *head, uint8_t *body) {
-    const bool zero = src[0] == 0 && src[1] == 0;
+    const bool zero = is_zero(src);
     *head = (struct zfmt_block){zero ? ZFMT_ZERO : ZFMT_CONST, 0};
     if (zero)
         return;
@@ -222,7 +232,7 @@ static __attribute__((noinline)) unsigned settle(const uint8_t *src, unsigned n,
         return n;
     v64 e[8];
     for (unsigned i = 0; i < 8; i++)
-        e[i] = split(src, i, NULL, false);
+        e[i] = exponents(src, i);
     const struct zfmt_block guess = *head;
     judge(e, head, false, &n);
     if (head->mode == guess.mode && head->base == guess.base)
@@ -238,7 +248,7 @@ static __attribute__((noinline)) unsigned settle(const uint8_t *src, unsigned n,
 static __attribute__((noinline)) bool still_raw(const uint8_t *src, uint8_t *body, bool stream) {
     v64 e[8];
     unsigned n;
-#define ROW(i) e[i] = split(src, i, NULL, false);
+#define ROW(i) e[i] = exponents(src, i);
     EACH8(ROW)
 #undef ROW
     struct zfmt_block head = {ZFMT_TIER, (uint8_t)first_byte(guess(e[0], e[2], e[4], e[6]))};
@@ -351,25 +361,47 @@ INLINE void put_codes3(v64 t[4], uint8_t *planes, bool stream) {
     put(planes + 2 * ZFMT_PLANE, p2, stream);
 }
 
+/* A block of zeros, where the window has them: code 1 and remainder 0 everywhere. False, with nothing done, where it is
+ * not one. */
+static __attribute__((noinline)) bool put_zeros(const uint8_t *src, uint8_t *body, bool stream) {
+    if (!is_zero(src) || !all_same(src))
+        return false;
+    put(body, set1(0xff), stream);
+    for (unsigned i = ZFMT_PLANE; i < TOP7_BODY; i += 64)
+        put(body + i, _mm512_setzero_si512(), stream);
+    return true;
+}
+
 INLINE size_t top7_encode(const uint8_t *src, unsigned blocks, struct zfmt_block *heads, uint8_t *body,
                           uint8_t *escapes, unsigned *n1, bool stream, unsigned base, bool zero) {
-    /* With zero, code 1 is exponent 0 and the codes from 2 on are base and below; base >= 6 here, so base + 1, which
-     * changes places with zero, is always an escape. */
-    const v64 low = set1(base), top = set1(base + 1 + zero), last = set1(6u - zero);
+    /* Without compares, which are dear: d = base - e, but at most the first that is an escape; the code is that, turned
+     * by 1 so that the escape becomes 0. With zero, code 1 is exponent 0 and the codes from 2 on are base and below:
+     * turned by 2, and an exponent of 0, which is an escape by its d as base >= 6, goes one further (base + 1, which
+     * changes places with zero, is always an escape). */
+    const v64 low = set1(base), one = set1(1), escape = set1(7u - zero);
+    const v64 turn = set1(zero ? 0x22 : 0x11), codes = set1(0x77);
     uint8_t *const first = body;
     unsigned n = 0;
+    bool zeros = false;
     for (unsigned b = 0; b < blocks; b++, src += STEP) {
+        if (zeros && put_zeros(src, body, stream)) { /* runs of them are common */
+            heads[b] = (struct zfmt_block){ZFMT_TOP7, 0};
+            body += TOP7_BODY;
+            continue;
+        }
         v64 pairs[4];
         unsigned met = 0;
 #define ROW(i)                                                                                                         \
     {                                                                                                                  \
         const v64 e = split(src, i, body + 3 * ZFMT_PLANE, stream);                                                    \
-        const __mmask64 in = _mm512_cmple_epu8_mask(_mm512_sub_epi8(low, e), last);                                    \
-        v64 c = _mm512_maskz_sub_epi8(in, top, e);                                                                     \
+        v64 c = _mm512_min_epu8(_mm512_sub_epi8(low, e), escape);                                                      \
         if (zero)                                                                                                      \
-            c = _mm512_mask_mov_epi8(c, _mm512_testn_epi8_mask(e, e), set1(1));                                        \
-        met += compact_row(escapes + n + met, e, _mm512_testn_epi8_mask(c, c), 32);                                    \
-        pairs[(i) / 2] = (i) % 2 ? _mm512_or_si512(pairs[(i) / 2], _mm512_slli_epi16(c, 4)) : c;                       \
+            c = _mm512_add_epi8(c, _mm512_subs_epu8(one, e));                                                          \
+        met += compact_row(escapes + n + met, e, _mm512_cmpeq_epi8_mask(c, escape), 32);                               \
+        pairs[(i) / 2] =                                                                                               \
+            (i) % 2 ? _mm512_and_si512(                                                                                \
+                          _mm512_add_epi8(_mm512_or_si512(pairs[(i) / 2], _mm512_slli_epi16(c, 4)), turn), codes)      \
+                    : c;                                                                                               \
     }
         EACH8(ROW)
 #undef ROW
@@ -381,6 +413,7 @@ INLINE size_t top7_encode(const uint8_t *src, unsigned blocks, struct zfmt_block
             continue;
         }
         heads[b] = (struct zfmt_block){ZFMT_TOP7, 0};
+        zeros = zero && met == 0 && is_zero(src);
         n += met;
         body += TOP7_BODY;
     }

@@ -249,3 +249,22 @@ uint64_t raw_counter(const char *socket_path, const char *name) {
     zipccl__status__free_unpacked(status, NULL);
     return value;
 }
+
+void raw_nothing_left(struct e2e *e) {
+    for (unsigned i = 0; i < e->ndaemons; i++) {
+        double end = e2e_now() + 5 * E2E_SLOW;
+        uint64_t bytes = 1;
+        size_t comms = 1;
+        while (e->daemons[i].pid && bytes + comms > 0) {
+            Zipccl__Status *s = raw_status(e->daemons[i].socket);
+            bytes = 0;
+            comms = s->n_comms;
+            for (size_t k = 0; k < s->n_jobs; k++)
+                bytes += s->jobs[k]->registered_bytes;
+            zipccl__status__free_unpacked(s, NULL);
+            E2E_CHECK(e2e_now() < end, "node%u keeps %llu bytes and %zu communicators", i, (unsigned long long)bytes,
+                      comms);
+            e2e_sleep(0.01);
+        }
+    }
+}

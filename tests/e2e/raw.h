@@ -43,5 +43,7 @@ uint64_t raw_buffer(int fd, uint64_t bytes);
 Zipccl__Status *raw_status(const char *socket_path);
 Zipccl__Stats *raw_stats(const char *socket_path);
 uint64_t raw_counter(const char *socket_path, const char *name);
+/* Fails unless the daemons soon hold no communicator and no memory of a client. */
+void raw_nothing_left(struct e2e *e);
 
 #endif

@@ -3,6 +3,7 @@
  * Groups of operations against a scripted daemon.
  */
 #include <pthread.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "operations.h"
@@ -85,6 +86,8 @@ static void error_in_the_middle(void **state) {
     FAILS(zipcclBarrier(c, NULL), c, zipcclInvalidUsage, "zipcclBarrier: not inside a group");
     FAILS(zipcclCommInitRank(&c2, 2, id, 0), NULL, zipcclInvalidUsage, "zipcclCommInitRank: not inside a group");
     FAILS(zipcclCommDestroy(c), NULL, zipcclInvalidUsage, "was not freed");
+    OK(zipcclAllGather(a, b, 4, zipcclUint8, c, s));
+    FAILS(zipcclStreamDestroy(s), NULL, zipcclInvalidUsage, "zipcclGroupEnd first");
     FAILS(zipcclGroupEnd(), NULL, zipcclInvalidUsage, "zipcclBarrier");
     /* Memory that ends too early is only known at the end; then nothing is issued either. */
     void *p;
@@ -262,6 +265,57 @@ static void waits_for_room(void **state) {
     }
 }
 
+struct pair {
+    zipcclComm_t comms[2];
+    zipcclResult_t result;
+};
+
+static void *end_pair(void *arg) {
+    struct pair *x = arg;
+    zipcclResult_t r = zipcclGroupStart();
+    for (int i = 0; i < 4 && r == zipcclSuccess; i++)
+        r = zipcclSend(NULL, 0, zipcclUint8, 1, x->comms[i % 2], NULL);
+    x->result = r == zipcclSuccess ? zipcclGroupEnd() : r;
+    return NULL;
+}
+
+/* A thread waits for both; the abort of one must not wait for the other. */
+static void abort_while_waiting(void **state) {
+    struct fake *f = *state;
+    struct pair x = {.comms = {join(2, 0), join(2, 0)}};
+    pthread_t t;
+    atomic_store(&f->mode, FAKE_SILENT);
+    assert_int_equal(pthread_create(&t, NULL, end_pair, &x), 0);
+    while (atomic_load(&f->ops) < 4)
+        (void)usleep(1000);
+    atomic_store(&f->mode, FAKE_GOOD);
+    OK(zipcclCommAbort(x.comms[1]));
+    OK(zipcclCommAbort(x.comms[0]));
+    (void)pthread_join(t, NULL);
+    assert_int_equal(x.result, zipcclAborted);
+}
+
+/* A child that inherits an open group issues nothing of it. */
+static void fork_in_a_group(void **state) {
+    struct fake *f = *state;
+    zipcclComm_t c = join(2, 0);
+    int status;
+    OK(zipcclGroupStart());
+    OK(zipcclSend(NULL, 0, zipcclUint8, 1, c, NULL));
+    pid_t child = fork();
+    if (!child)
+        _exit(zipcclGroupEnd() == zipcclInvalidUsage && strstr(zipcclGetLastError(c), "parent") &&
+                      zipcclCommDestroy(c) == zipcclSuccess
+                  ? 0
+                  : 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(atomic_load(&f->ops), 0);
+    OK(zipcclGroupEnd());
+    assert_int_equal(atomic_load(&f->ops), 1);
+    OK(zipcclCommDestroy(c));
+}
+
 /* Another thread's group is its own. */
 static void *other_thread(void *arg) {
     zipcclResult_t r = zipcclBarrier(arg, NULL);
@@ -294,6 +348,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(streams, setup, teardown),
         cmocka_unit_test_setup_teardown(most, setup, teardown),
         cmocka_unit_test_setup_teardown(waits_for_room, setup, teardown),
+        cmocka_unit_test_setup_teardown(abort_while_waiting, setup, teardown),
+        cmocka_unit_test_setup_teardown(fork_in_a_group, setup, teardown),
         cmocka_unit_test_setup_teardown(threads, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
