@@ -68,8 +68,8 @@ bool op_reduces(zipcclOp_t op) {
 }
 
 bool op_exchanges(zipcclOp_t op) {
-    return op == zipcclOpAllToAll || op == zipcclOpAllToAllv || op == zipcclOpGather || op == zipcclOpScatter ||
-           op == zipcclOpSend || op == zipcclOpRecv;
+    return op == zipcclOpAllToAll || op == zipcclOpAllToAllv || op == zipcclOpAllToAllCapped || op == zipcclOpGather ||
+           op == zipcclOpScatter || op == zipcclOpSend || op == zipcclOpRecv;
 }
 
 bool op_is_pairwise(zipcclOp_t op) {

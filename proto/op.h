@@ -16,8 +16,8 @@ bool op_from_name(const char *name, zipcclOp_t *op);
 
 /* Sums and the like: reduce-scatter(-v), all-reduce, reduce. */
 bool op_reduces(zipcclOp_t op);
-/* Made of transfers between pairs of ranks, each rank with a plan of its own: all-to-all(-v), gather, scatter, send and
- * receive. The others are planned for all ranks of a node together. */
+/* Made of transfers between pairs of ranks, each rank with a plan of its own: all-to-all(-v, -capped), gather, scatter,
+ * send and receive. The others are planned for all ranks of a node together. */
 bool op_exchanges(zipcclOp_t op);
 /* Send and receive: of two ranks, not of all. */
 bool op_is_pairwise(zipcclOp_t op);

@@ -53,16 +53,17 @@ enum wire_type {
 
 /* One operation of one rank. 96 bytes, little endian, then the counts of the v operations: all-gather-v and
  * reduce-scatter-v: nranks counts; all-to-all-v: nranks each of send counts, send offsets, receive counts, receive
- * offsets (values). Each a uint64. Buffers are {id of a registered buffer, offset in it}. */
+ * offsets (values). Each a uint64. Behind an all-to-all-capped: struct wire_counts. Buffers are {id of a registered
+ * buffer, offset in it}. */
 struct wire_request {
     uint64_t comm;        /* handle from CommInitReply, of this session */
     uint64_t seq;         /* 1, 2, 3... per communicator and rank */
-    uint64_t count;       /* as in the API; v operations: 0 */
+    uint64_t count;       /* as in the API; v operations, all-to-all-capped: 0 */
     uint64_t send_buffer; /* 0: none */
     uint64_t send_offset;
     uint64_t recv_buffer; /* 0: none */
     uint64_t recv_offset;
-    uint64_t max_count; /* reserved for capped counts, 0 */
+    uint64_t max_count; /* all-to-all-capped; else 0 */
     uint64_t scalar;    /* PreMulSum: its bytes, in dtype, from the lowest; else 0 */
     uint16_t op;        /* zipcclOp_t */
     uint16_t dtype;     /* zipcclDataType_t */
@@ -75,6 +76,17 @@ struct wire_request {
     uint64_t client_ns; /* CLOCK_MONOTONIC of the client when it sent */
 };
 _Static_assert(sizeof(struct wire_request) == 96, "wire_request layout");
+
+/* Where the counts of an all-to-all-capped lie: nranks uint64 each, at offsets that are multiples of 8. The daemon
+ * reads the one when the operation starts, and writes the other before it completes. */
+struct wire_counts {
+    uint64_t send_buffer;
+    uint64_t send_offset;
+    uint64_t recv_buffer;
+    uint64_t recv_offset;
+};
+_Static_assert(sizeof(struct wire_counts) == 32, "wire_counts layout");
+
 /* The next request of this communicator belongs to the same group; the last one of a group does not have it. */
 #define WIRE_GROUP_MORE 1u
 #define WIRE_MAX_GROUP  4096u

@@ -5,7 +5,7 @@
 #include "client/ctl/layout.h"
 
 static bool is_shared_out(zipcclOp_t op) {
-    return op == zipcclOpReduceScatter || op == zipcclOpAllToAll;
+    return op == zipcclOpReduceScatter || op == zipcclOpAllToAll || op == zipcclOpAllToAllCapped;
 }
 
 struct layout layout_make(zipcclOp_t op, unsigned nodes, unsigned per_node, size_t width, uint64_t bytes,
@@ -200,6 +200,7 @@ const char *layout_bytes_mean(zipcclOp_t op) {
     case zipcclOpReduceScatterv:
     case zipcclOpAllToAll:
     case zipcclOpAllToAllv:
+    case zipcclOpAllToAllCapped:
         return "what each rank gives to all";
     case zipcclOpScatter:
         return "what each rank receives";

@@ -119,6 +119,7 @@ static int operate(struct peer_rank *me) {
     case zipcclOpReduceScatterv:
         return MPI_Reduce_scatter(me->send, me->recv, me->counts, me->type, me->sum, world);
     case zipcclOpAllToAll:
+    case zipcclOpAllToAllCapped:
         return MPI_Alltoall(me->send, n, me->type, me->recv, n, me->type, world);
     case zipcclOpAllToAllv:
         return MPI_Alltoallv(me->send, me->counts, me->at, me->type, me->recv, me->recv_counts, me->recv_at, me->type,

@@ -149,6 +149,9 @@ static zipcclResult_t operate(struct rank *me) {
     case zipcclOpAllToAllv:
         return zipcclAllToAllv(me->send, me->counts, NULL, me->recv, me->counts + me->r->nranks, NULL, t, me->comm,
                                NULL);
+    case zipcclOpAllToAllCapped: /* full segments */
+        return zipcclAllToAllCapped(me->send, (uint64_t *)me->counts, me->recv, (uint64_t *)me->counts + me->r->nranks,
+                                    count, t, me->comm, NULL);
     case zipcclOpGather:
         return zipcclGather(me->send, me->recv, count, t, ROOT, me->comm, NULL);
     case zipcclOpScatter:
@@ -181,6 +184,7 @@ static bool moved_right(const struct rank *me) {
         return came_from(me, layout_source(l, me->rank), 0, l->bytes, &at);
     case zipcclOpAllToAll:
     case zipcclOpAllToAllv:
+    case zipcclOpAllToAllCapped:
         for (unsigned from = 0; from < l->nranks; from++)
             ok = came_from(me, from, layout_part_at(l, from, me->rank) * l->width,
                            layout_part(l, from, me->rank) * l->width, &at) &&

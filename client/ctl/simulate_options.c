@@ -45,8 +45,8 @@ static enum ctl_exit read_what(struct simulate_setup *s, const struct ctl_args *
     if (!op_from_name(op, &s->op))
         return ctl_usage(args, "no operation \"%s\"; for example all-gather, reduce-scatter, all-reduce, all-to-all",
                          op);
-    if (op_is_pairwise(s->op) || s->op == zipcclOpAllToAllv || s->op == zipcclOpAllGatherv ||
-        s->op == zipcclOpReduceScatterv)
+    if (op_is_pairwise(s->op) || s->op == zipcclOpAllToAllv || s->op == zipcclOpAllToAllCapped ||
+        s->op == zipcclOpAllGatherv || s->op == zipcclOpReduceScatterv)
         return ctl_usage(args, "%s is not simulated: it takes counts or ranks of its own", op);
     if (!tensor_dtype_from_name(ctl_get(args, "dtype"), &s->dtype))
         return ctl_usage(args, "no dtype \"%s\"; for example bf16, fp16, fp32, e4m3, e5m2", ctl_get(args, "dtype"));

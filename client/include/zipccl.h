@@ -179,6 +179,20 @@ ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclAllToAllv(const void *sendbuff
                                                             const size_t *recvcounts, const size_t *recvdispls,
                                                             zipcclDataType_t dtype, zipcclComm_t comm,
                                                             zipcclStream_t stream);
+/* An all-to-all-v whose counts no host needs to know when it calls: both buffers hold nranks * max_count elements, and
+ * what goes to, or comes from, rank p starts at p * max_count. sendcounts[p] elements go to p; each must be at most
+ * max_count, else the communicator fails with zipcclInvalidArgument, which names both ranks. recvcounts[p] becomes the
+ * number of elements that came from p; what lies behind them in its segment stays as it was. max_count is equal on all
+ * ranks.
+ * Both arrays hold nranks counts, aligned to 8 bytes, and are buffers like sendbuff and recvbuff: they belong to zipccl
+ * until the operation is done. In memory of zipcclMemAlloc, sendcounts is read when the operation runs, which is after
+ * the operations that this rank issued before it on this communicator: one of these may write it. Other memory is
+ * staged, so that it is read during the call (sendbuff: whole segments, where sendcounts is not). Of the four, only
+ * sendbuff and sendcounts may overlap. */
+ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclAllToAllCapped(const void *sendbuff, const uint64_t *sendcounts,
+                                                                 void *recvbuff, uint64_t *recvcounts, size_t max_count,
+                                                                 zipcclDataType_t dtype, zipcclComm_t comm,
+                                                                 zipcclStream_t stream);
 /* count elements of every rank; recvbuff (root alone) holds nranks * count. In place on root where sendbuff ==
  * recvbuff + root * count elements. */
 ZIPCCL_API ZIPCCL_MUST_CHECK zipcclResult_t zipcclGather(const void *sendbuff, void *recvbuff, size_t count,

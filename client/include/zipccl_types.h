@@ -75,13 +75,14 @@ typedef enum {
     X(zipcclOpSend, 10, "send")                                                                                        \
     X(zipcclOpRecv, 11, "receive")                                                                                     \
     X(zipcclOpAllGatherv, 12, "all-gather-v")                                                                          \
-    X(zipcclOpReduceScatterv, 13, "reduce-scatter-v")
+    X(zipcclOpReduceScatterv, 13, "reduce-scatter-v")                                                                  \
+    X(zipcclOpAllToAllCapped, 14, "all-to-all-capped")
 
 typedef enum {
 #define ZIPCCL_OP_ENUM(name, value, text) name = value,
     ZIPCCL_OPS(ZIPCCL_OP_ENUM)
 #undef ZIPCCL_OP_ENUM
-        zipcclNumOps = 14
+        zipcclNumOps = 15
 } zipcclOp_t;
 
 /* Reductions; values equal NCCL's. PreMulSum multiplies each rank's values by a scalar of that rank first.

@@ -16,8 +16,8 @@ struct collective {
     zipcclOp_t kind;
     zipcclDataType_t dtype;
     enum collective_shape shape;
-    size_t count;
-    int root; /* send, receive: the peer */
+    size_t count; /* capped: the most */
+    int root;     /* send, receive: the peer */
     zipcclCodec_t codec;
     zipcclRedOp_t redop;
     zipcclArm_t arm;
@@ -25,8 +25,10 @@ struct collective {
     const void *send; /* NULL: this rank gives nothing */
     void *recv;
     size_t send_bytes, recv_bytes; /* from the first to the last byte */
-    size_t own;                    /* where in the outer buffer the inner one lies when in place */
-    struct wire_request *frame;    /* malloc'ed, with the counts behind it; NULL where there are none. Goes to the op */
+    const uint64_t *send_counts;   /* capped, else NULL */
+    uint64_t *recv_counts;
+    size_t own;                 /* where in the outer buffer the inner one lies when in place */
+    struct wire_request *frame; /* malloc'ed, with the counts behind it; NULL where there are none. Goes to the op */
     size_t ncounts;
 };
 

@@ -89,7 +89,7 @@ void comms_forked(void) {
         for (struct op *op = c->ops; op; op = op->next) {
             op->state = OP_DONE; /* also where a thread that is not here was finishing it */
             op->tainted = true;  /* the parent uses the same staging */
-            if (op->result != zipcclSuccess || !op->out.to)
+            if (op->result != zipcclSuccess || (!op->out.to && !op->out_counts.to))
                 continue;
             op->result = c->failed;
             (void)snprintf(op->text, sizeof op->text, "%s", c->fail_text);

@@ -97,6 +97,51 @@ zipcclResult_t zipcclAllToAllv(const void *sendbuff, const size_t *sendcounts, c
     return collective_submit(&o, r, comm, stream);
 }
 
+/* The counts of a capped operation, whose buffers were taken. */
+static zipcclResult_t take_count_buffers(struct collective *o, zipcclComm_t comm, const uint64_t *send,
+                                         uint64_t *recv) {
+    size_t bytes = (size_t)comm->nranks * sizeof *send;
+    const char *missing = !send ? "sendcounts" : !recv ? "recvcounts" : NULL;
+    const char *odd = (uintptr_t)send % sizeof *send   ? "sendcounts"
+                      : (uintptr_t)recv % sizeof *recv ? "recvcounts"
+                                                       : NULL;
+    const char *over = NULL;
+    if (missing)
+        return fail_comm(comm, zipcclInvalidArgument, "%s: %s is NULL", o->name, missing);
+    if (odd)
+        return fail_comm(comm, zipcclInvalidArgument, "%s: %s is not aligned to %zu bytes", o->name, odd, sizeof *send);
+    if (memory_overlaps(recv, bytes, send, bytes))
+        over = "recvcounts overlaps sendcounts";
+    else if (memory_overlaps(recv, bytes, o->send, o->send_bytes))
+        over = "recvcounts overlaps sendbuff";
+    else if (memory_overlaps(recv, bytes, o->recv, o->recv_bytes))
+        over = "recvcounts overlaps recvbuff";
+    else if (memory_overlaps(send, bytes, o->recv, o->recv_bytes))
+        over = "sendcounts overlaps recvbuff";
+    if (over)
+        return fail_comm(comm, zipcclInvalidArgument, "%s: %s: use memory of its own", o->name, over);
+    o->send_counts = send;
+    o->recv_counts = recv;
+    return zipcclSuccess;
+}
+
+zipcclResult_t zipcclAllToAllCapped(const void *sendbuff, const uint64_t *sendcounts, void *recvbuff,
+                                    uint64_t *recvcounts, size_t max_count, zipcclDataType_t dtype, zipcclComm_t comm,
+                                    zipcclStream_t stream) {
+    struct collective o;
+    zipcclResult_t r = collective_begin(&o, "zipcclAllToAllCapped", zipcclOpAllToAllCapped, comm, stream, dtype);
+    if (r == zipcclSuccess)
+        r = collective_bytes(&o, comm, "max_count", max_count, (size_t)comm->nranks, &o.send_bytes);
+    if (r == zipcclSuccess) {
+        o.count = max_count;
+        o.recv_bytes = o.send_bytes;
+        r = collective_buffers(&o, comm, sendbuff, recvbuff);
+    }
+    if (r == zipcclSuccess)
+        r = take_count_buffers(&o, comm, sendcounts, recvcounts);
+    return collective_submit(&o, r, comm, stream);
+}
+
 /* Gather and scatter: one part of every rank, all of them on the root, where the part may lie among them. */
 static zipcclResult_t rooted(struct collective *o, zipcclComm_t comm, size_t count, int root, size_t *part,
                              size_t *all) {

@@ -92,9 +92,14 @@ struct copy {
     const uint8_t *from;
     uint8_t *to; /* NULL: nothing */
     size_t bytes;
-    const uint64_t *counts, *offsets; /* of the parts, in values; NULL: all */
+    const uint64_t *counts; /* of the parts, in values; NULL: all. Read as it runs */
+    const uint64_t *offsets;
+    size_t stride; /* values; where offsets is NULL: part i lies at i times as many, and has no more */
     size_t nparts, width;
 };
+
+/* The buffers of an operation. */
+enum op_place { PLACE_RECV, PLACE_SEND, PLACE_RECV_COUNTS, PLACE_SEND_COUNTS, OP_PLACES };
 
 /* One outstanding operation. */
 struct op {
@@ -105,12 +110,12 @@ struct op {
     uint64_t seq;
     enum op_state state;
     zipcclResult_t result;
-    struct binding *uses[2];
-    struct region *staging[2];  /* given back at the end */
-    bool tainted;               /* ended without the daemon's word: cached staging must not be used again */
-    struct copy out;            /* at the end */
-    size_t offsets[2];          /* in the buffers of uses */
-    struct wire_request *frame; /* with the counts behind it; NULL where there are none. Owned */
+    struct binding *uses[OP_PLACES];
+    struct region *staging[OP_PLACES]; /* given back at the end */
+    bool tainted;                      /* ended without the daemon's word: cached staging must not be used again */
+    struct copy out, out_counts;       /* at the end, in this order */
+    size_t offsets[OP_PLACES];         /* in the buffers of uses */
+    struct wire_request *frame;        /* with the counts behind it; NULL where there are none. Owned */
     zipcclOp_t kind;
     char text[CLIENT_TEXT_BYTES];
 };

@@ -29,8 +29,8 @@ static zipcclResult_t say(struct zipcclComm *c, const struct collective *o, uint
 /* An operation while it is made ready. */
 struct ready {
     struct op *op;
-    struct place send, recv;
-    struct copy in; /* before it starts */
+    struct place places[OP_PLACES];
+    struct copy in, in_counts; /* before it starts, the counts first */
 };
 
 /* Finds shared memory for [p, p + bytes), or staging that stands in for it. */
@@ -62,21 +62,22 @@ static void copy_set(struct copy *copy, const struct zipcclComm *c, const struct
 }
 
 static void copy_in(struct ready *w, const struct zipcclComm *c, const struct collective *o) {
-    w->in = (struct copy){.from = o->send, .to = address(&w->send), .bytes = o->send_bytes};
+    w->in = (struct copy){.from = o->send, .to = address(&w->places[PLACE_SEND]), .bytes = o->send_bytes};
     copy_set(&w->in, c, o, false);
 }
 
 static void copy_out(struct ready *w, const struct zipcclComm *c, const struct collective *o) {
-    w->op->out = (struct copy){.from = address(&w->recv), .to = o->recv, .bytes = o->recv_bytes};
+    w->op->out = (struct copy){.from = address(&w->places[PLACE_RECV]), .to = o->recv, .bytes = o->recv_bytes};
     copy_set(&w->op->out, c, o, true);
 }
 
 /* The outer buffer holds both. */
 static zipcclResult_t place_in_place(struct zipcclComm *c, const struct collective *o, struct ready *w) {
     bool outer_is_recv = o->shape == SEND_IN_RECV;
-    struct place *outer = outer_is_recv ? &w->recv : &w->send, *inner = outer_is_recv ? &w->send : &w->recv;
+    struct place *outer = &w->places[outer_is_recv ? PLACE_RECV : PLACE_SEND];
+    struct place *inner = &w->places[outer_is_recv ? PLACE_SEND : PLACE_RECV];
     zipcclResult_t r = settle(outer_is_recv ? o->recv : o->send, outer_is_recv ? o->recv_bytes : o->send_bytes, outer,
-                              &w->op->staging[0]);
+                              &w->op->staging[PLACE_RECV]);
     if (r != zipcclSuccess)
         return r;
     *inner = *outer;
@@ -92,36 +93,76 @@ static zipcclResult_t place_in_place(struct zipcclComm *c, const struct collecti
 
 /* Decides where the daemon reads and writes. */
 static zipcclResult_t place_buffers(struct zipcclComm *c, const struct collective *o, struct ready *w) {
+    struct place *send = &w->places[PLACE_SEND], *recv = &w->places[PLACE_RECV];
     zipcclResult_t r;
     if (o->send && o->recv && collective_in_place(o))
         return place_in_place(c, o, w);
     if (o->recv) {
-        r = settle(o->recv, o->recv_bytes, &w->recv, &w->op->staging[0]);
+        r = settle(o->recv, o->recv_bytes, recv, &w->op->staging[PLACE_RECV]);
         if (r != zipcclSuccess)
             return r;
-        if (w->recv.staged)
+        if (recv->staged)
             copy_out(w, c, o);
     }
     if (!o->send)
         return zipcclSuccess;
-    r = memory_find(o->send, o->send_bytes, &w->send);
-    if (r != zipcclSuccess || (w->send.region && !w->send.staged))
+    r = memory_find(o->send, o->send_bytes, send);
+    if (r != zipcclSuccess || (send->region && !send->staged))
         return r;
     /* Memory that must be copied goes straight to its place in the result, unless an earlier operation may still
      * read from there. */
-    if (o->recv && o->shape == SEND_IN_RECV && (w->recv.staged || !c->nops)) {
-        if (w->send.staged)
-            staging_give(w->send.region);
-        w->send = w->recv;
-        w->send.offset += o->own;
+    if (o->recv && o->shape == SEND_IN_RECV && (recv->staged || !c->nops)) {
+        if (send->staged)
+            staging_give(send->region);
+        *send = *recv;
+        send->offset += o->own;
     } else {
-        if (!w->send.region)
-            r = staging_take(o->send_bytes, &w->send.region);
+        if (!send->region)
+            r = staging_take(o->send_bytes, &send->region);
         if (r != zipcclSuccess)
             return r;
-        w->op->staging[1] = w->send.region;
+        w->op->staging[PLACE_SEND] = send->region;
     }
     copy_in(w, c, o);
+    return zipcclSuccess;
+}
+
+/* Only the counted part of each segment is copied. */
+static void copy_counted(struct copy *copy, const struct zipcclComm *c, const struct collective *o,
+                         const struct place *counts) {
+    copy->counts = (const uint64_t *)(const void *)address(counts);
+    copy->stride = o->count;
+    copy->nparts = (size_t)c->nranks;
+    copy->width = collective_dtypes[o->dtype].bytes;
+}
+
+/* The counts of a capped operation, whose buffers have their places. */
+static zipcclResult_t place_counts(struct zipcclComm *c, const struct collective *o, struct ready *w) {
+    struct place *send = &w->places[PLACE_SEND_COUNTS], *recv = &w->places[PLACE_RECV_COUNTS];
+    struct op *op = w->op;
+    size_t bytes = (size_t)c->nranks * sizeof(uint64_t);
+    if (!o->send_counts)
+        return zipcclSuccess;
+    zipcclResult_t r = settle(o->recv_counts, bytes, recv, &op->staging[PLACE_RECV_COUNTS]);
+    /* What is copied out at the end goes by these counts: a later operation may have written its own by then. */
+    if (r == zipcclSuccess && op->out.to && !recv->staged) {
+        *recv = (struct place){.staged = true};
+        r = staging_take(bytes, &recv->region);
+        if (r == zipcclSuccess)
+            op->staging[PLACE_RECV_COUNTS] = recv->region;
+    }
+    if (r != zipcclSuccess)
+        return r;
+    if (op->out.to)
+        copy_counted(&op->out, c, o, recv);
+    if (recv->staged)
+        op->out_counts = (struct copy){.from = address(recv), .to = (uint8_t *)o->recv_counts, .bytes = bytes};
+    r = settle(o->send_counts, bytes, send, &op->staging[PLACE_SEND_COUNTS]);
+    if (r != zipcclSuccess || !send->staged)
+        return r;
+    w->in_counts = (struct copy){.from = (const uint8_t *)o->send_counts, .to = address(send), .bytes = bytes};
+    if (w->in.to)
+        copy_counted(&w->in, c, o, send);
     return zipcclSuccess;
 }
 
@@ -142,21 +183,26 @@ static zipcclResult_t prepare(struct zipcclComm *c, struct note *n) {
     w.op->kind = n->o.kind;
     zipcclResult_t r = place_buffers(c, &n->o, &w);
     if (r == zipcclSuccess)
-        r = bind_place(c, &w.recv, &w.op->uses[0]);
-    if (r == zipcclSuccess)
-        r = bind_place(c, &w.send, &w.op->uses[1]);
+        r = place_counts(c, &n->o, &w);
+    for (int i = 0; r == zipcclSuccess && i < OP_PLACES; i++) {
+        r = bind_place(c, &w.places[i], &w.op->uses[i]);
+        w.op->offsets[i] = w.places[i].offset;
+    }
     if (r != zipcclSuccess)
         return r;
-    w.op->offsets[0] = w.recv.offset;
-    w.op->offsets[1] = w.send.offset;
     w.op->frame = n->o.frame;
     n->o.frame = NULL;
-    if (w.in.to) {
+    if (w.in.to || w.in_counts.to) {
         (void)pthread_mutex_unlock(&client_lock);
+        copy_run(&w.in_counts);
         copy_run(&w.in);
         (void)pthread_mutex_lock(&client_lock);
     }
     return zipcclSuccess;
+}
+
+static uint64_t buffer_of(const struct op *op, enum op_place place) {
+    return op->uses[place] ? op->uses[place]->buffer : 0;
 }
 
 /* Sends the request; the op is then on its way, or done with an error. */
@@ -165,13 +211,15 @@ static void send_request(struct batch *b, const struct note *n) {
     struct session *s = c->session;
     const struct collective *o = &n->o;
     struct op *op = n->op;
+    bool capped = o->send_counts;
     struct wire_request q = {.comm = c->handle,
                              .seq = ++c->seq,
-                             .count = o->count,
-                             .send_buffer = op->uses[1] ? op->uses[1]->buffer : 0,
-                             .send_offset = op->offsets[1],
-                             .recv_buffer = op->uses[0] ? op->uses[0]->buffer : 0,
-                             .recv_offset = op->offsets[0],
+                             .count = capped ? 0 : o->count,
+                             .send_buffer = buffer_of(op, PLACE_SEND),
+                             .send_offset = op->offsets[PLACE_SEND],
+                             .recv_buffer = buffer_of(op, PLACE_RECV),
+                             .recv_offset = op->offsets[PLACE_RECV],
+                             .max_count = capped ? o->count : 0,
                              .scalar = o->scalar,
                              .op = (uint16_t)o->kind,
                              .dtype = (uint16_t)o->dtype,
@@ -181,8 +229,20 @@ static void send_request(struct batch *b, const struct note *n) {
                              .redop = (uint8_t)o->redop,
                              .arm = (uint8_t)o->arm,
                              .client_ns = (uint64_t)client_now_ns()};
-    struct wire_request *frame = op->frame ? op->frame : &q;
+    struct {
+        struct wire_request request;
+        struct wire_counts counts;
+    } with_counts;
+    struct wire_request *frame = op->frame ? op->frame : capped ? &with_counts.request : &q;
+    size_t bytes = sizeof q + o->ncounts * sizeof(uint64_t);
     *frame = q;
+    if (capped) {
+        with_counts.counts = (struct wire_counts){.send_buffer = buffer_of(op, PLACE_SEND_COUNTS),
+                                                  .send_offset = op->offsets[PLACE_SEND_COUNTS],
+                                                  .recv_buffer = buffer_of(op, PLACE_RECV_COUNTS),
+                                                  .recv_offset = op->offsets[PLACE_RECV_COUNTS]};
+        bytes = sizeof with_counts;
+    }
     op->seq = q.seq;
     op_link(op);
     if (b->stream)
@@ -192,9 +252,15 @@ static void send_request(struct batch *b, const struct note *n) {
         op_complete(op, c->failed, c->fail_text, true);
         return;
     }
-    zipcclResult_t r = session_send(s, WIRE_REQUEST, 0, frame, sizeof q + o->ncounts * sizeof(uint64_t), NULL, 0);
+    zipcclResult_t r = session_send(s, WIRE_REQUEST, 0, frame, bytes, NULL, 0);
     if (r != zipcclSuccess && s->conn)
         session_die(s, frame_conn_why(s->conn)); /* a gap in seq cannot be mended */
+}
+
+/* Whether the end of the operation copies to there. */
+static bool is_to_write(const struct op *op, const void *p, size_t bytes) {
+    return p && ((op->out.to && memory_overlaps(op->out.to, op->out.bytes, p, bytes)) ||
+                 (op->out_counts.to && memory_overlaps(op->out_counts.to, op->out_counts.bytes, p, bytes)));
 }
 
 /* An operation on this stream is still to write what this one reads, or belongs to another communicator. */
@@ -202,8 +268,9 @@ static bool must_wait_first(const struct batch *b) {
     for (const struct op *op = b->stream->first; op; op = op->next_in_stream) {
         if (op->comm != b->comm)
             return true;
-        for (const struct note *n = b->first; op->out.to && n; n = n->next)
-            if (n->o.send && memory_overlaps(op->out.to, op->out.bytes, n->o.send, n->o.send_bytes))
+        for (const struct note *n = b->first; (op->out.to || op->out_counts.to) && n; n = n->next)
+            if (is_to_write(op, n->o.send, n->o.send_bytes) ||
+                is_to_write(op, n->o.send_counts, (size_t)b->comm->nranks * sizeof(uint64_t)))
                 return true;
     }
     return false;

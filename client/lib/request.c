@@ -188,7 +188,7 @@ void op_link(struct op *op) {
 }
 
 static void give_back(struct op *op) {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < OP_PLACES; i++) {
         struct region *r = op->staging[i];
         if (r && op->tainted && r->kind == REGION_STAGING) {
             region_free(r);
@@ -203,7 +203,7 @@ static void give_back(struct op *op) {
 }
 
 void op_discard(struct op *op) {
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < OP_PLACES; i++)
         if (op->uses[i])
             op->uses[i]->users--;
     give_back(op);
@@ -217,10 +217,13 @@ void copy_run(const struct copy *copy) {
         memcpy(copy->to, copy->from, copy->bytes);
         return;
     }
-    for (size_t i = 0; i < copy->nparts; i++)
-        if (copy->counts[i])
-            memcpy(copy->to + copy->offsets[i] * copy->width, copy->from + copy->offsets[i] * copy->width,
-                   copy->counts[i] * copy->width);
+    for (size_t i = 0; i < copy->nparts; i++) {
+        size_t count = copy->counts[i], at = copy->offsets ? copy->offsets[i] : i * copy->stride;
+        if (!copy->offsets && count > copy->stride)
+            count = copy->stride;
+        if (count)
+            memcpy(copy->to + at * copy->width, copy->from + at * copy->width, count * copy->width);
+    }
 }
 
 /* From here on the user's shared memory is the user's again. */
@@ -232,7 +235,7 @@ void op_complete(struct op *op, zipcclResult_t r, const char *text, bool daemon_
     op->result = r;
     op->tainted = !daemon_said_so;
     (void)snprintf(op->text, sizeof op->text, "%s", text);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < OP_PLACES; i++)
         if (op->uses[i])
             op->uses[i]->users--;
 }
@@ -240,9 +243,10 @@ void op_complete(struct op *op, zipcclResult_t r, const char *text, bool daemon_
 void op_finish(struct op *op) {
     struct zipcclComm *c = op->comm;
     op->state = OP_FINISHING;
-    if (op->out.to && op->result == zipcclSuccess) {
+    if ((op->out.to || op->out_counts.to) && op->result == zipcclSuccess) {
         (void)pthread_mutex_unlock(&client_lock);
         copy_run(&op->out);
+        copy_run(&op->out_counts);
         (void)pthread_mutex_lock(&client_lock);
     }
     *op->at = op->next;

@@ -35,6 +35,7 @@
 #define COMM_CALLS       64u
 #define COMM_NOTES       16u
 #define FLAT_MOST_RANKS  2u    /* of a node: the flat arm moves so many times the bytes of the hierarchical one */
+#define COMM_LEASES      4u    /* buffers of one request */
 #define COMM_MAX_IDS     1024u /* unique ids of one user that nobody used yet */
 
 struct daemon;
@@ -48,10 +49,12 @@ enum comm_state { COMM_JOINING, COMM_CONNECTING, COMM_READY, COMM_CLOSING, COMM_
 /* A request that waits for its turn. */
 struct comm_pending {
     struct wire_request request;
-    uint64_t *counts; /* of a v operation, or NULL; freed with it */
-    uint64_t number;  /* a collective's: 1, 2, 3... of this rank, equal on all ranks. Send, receive: its seq */
+    uint64_t *counts;            /* of a v operation, or NULL; freed with it */
+    const uint64_t *send_counts; /* of a capped operation, in its client's memory */
+    uint64_t *recv_counts;
+    uint64_t number; /* a collective's: 1, 2, 3... of this rank, equal on all ranks. Send, receive: its seq */
     uint32_t frame_id;
-    struct buffer *send_buffer, *recv_buffer; /* leases, or NULL */
+    struct buffer *leases[COMM_LEASES]; /* of send, recv, send_counts, recv_counts; or NULL */
     void *send, *recv;
     uint64_t arrived_ns;
 };

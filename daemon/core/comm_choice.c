@@ -64,6 +64,8 @@ static bool all_hear(const struct comm *c, const struct comm_pending *p, uint64_
     case zipcclOpReduceScatter:
     case zipcclOpAllToAll:
         return r->count > 0;
+    case zipcclOpAllToAllCapped:
+        return r->max_count > 0; /* whatever the counts are, a header travels */
     case zipcclOpAllToAllv:
         return true; /* pairs that exchange no values exchange a header */
     case zipcclOpAllReduce:
@@ -102,6 +104,8 @@ static struct switch_want want_of(const struct comm *c, const struct comm_pendin
     }
     if (w.op == zipcclOpAllGatherv || w.op == zipcclOpReduceScatterv)
         count = sum_of(p->counts, c->nranks) / c->nranks;
+    if (w.op == zipcclOpAllToAllCapped)
+        count = r->max_count; /* what all ranks know */
     if (w.op == zipcclOpAllToAllv) {
         count = uneven_values(c, p->counts, node);
         w.any_size = true;

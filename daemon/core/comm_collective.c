@@ -201,7 +201,7 @@ bool comm_collective_join(struct comm_member *m) {
             comm_fail(c, NULL, zipcclInvalidArgument, "%s", text);
             return false;
         }
-        m->buffers[i] = (struct exec_buffers){p->send, p->recv, p->request.scalar};
+        m->buffers[i] = (struct exec_buffers){.send = p->send, .recv = p->recv, .scalar = p->request.scalar};
     }
     m->arrived = true;
     c->narrived++;

@@ -60,6 +60,8 @@ static struct plan_call call_of(const struct comm *c, const struct comm_pending 
     const struct wire_request *r = &p->request;
     struct plan_call call = {
         .op = (zipcclOp_t)r->op, .dtype = (zipcclDataType_t)r->dtype, .count = r->count, .root = r->root};
+    if (call.op == zipcclOpAllToAllCapped)
+        call.count = r->max_count;
     if (call.op == zipcclOpAllToAllv) {
         call.send_counts = p->counts;
         call.send_offsets = p->counts + c->nranks;
@@ -91,7 +93,8 @@ static uint32_t next_number(struct comm_member *m, const struct plan_transfer *t
 }
 
 static bool is_all_to_all(const struct comm_pending *p) {
-    return p->request.op == zipcclOpAllToAll || p->request.op == zipcclOpAllToAllv;
+    return p->request.op == zipcclOpAllToAll || p->request.op == zipcclOpAllToAllv ||
+           p->request.op == zipcclOpAllToAllCapped;
 }
 
 /* Lists the transfers of the unit with their numbers and buffers. False: no memory. */
@@ -124,7 +127,8 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
             m->numbers[*ntransfers + k] = next_number(m, &t[k], pairwise);
             m->calls[*ntransfers + k] = pairwise ? 0 : (uint32_t)p->number;
         }
-        m->buffers[(*nbuffers)++] = (struct exec_buffers){p->send, p->recv, 0};
+        m->buffers[(*nbuffers)++] = (struct exec_buffers){
+            .send = p->send, .recv = p->recv, .send_counts = p->send_counts, .recv_counts = p->recv_counts};
         *ntransfers += n;
     }
     return true;

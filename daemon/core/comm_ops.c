@@ -92,10 +92,11 @@ void comm_complete(struct comm_member *m, const struct comm_pending *p, zipcclRe
 }
 
 void comm_pending_free(struct comm_pending *p) {
-    buffer_put(p->send_buffer);
-    buffer_put(p->recv_buffer);
+    for (uint32_t i = 0; i < COMM_LEASES; i++) {
+        buffer_put(p->leases[i]);
+        p->leases[i] = NULL;
+    }
     free(p->counts);
-    p->send_buffer = p->recv_buffer = NULL;
     p->counts = NULL;
 }
 
@@ -230,7 +231,7 @@ static bool unit_start(struct comm_member *m) {
     uint32_t n = unit_size(m);
     if (n == 0)
         return false;
-    if (!comm_grow((void **)&m->leases, &m->leases_capacity, 2 * n, sizeof *m->leases)) {
+    if (!comm_grow((void **)&m->leases, &m->leases_capacity, COMM_LEASES * n, sizeof *m->leases)) {
         comm_fail(c, NULL, zipcclOutOfMemory, "node %s: out of memory", c->daemon->config.node_name);
         return false;
     }
@@ -244,9 +245,10 @@ static bool unit_start(struct comm_member *m) {
         struct comm_pending *p = comm_unit_request(m, i);
         if (!check_call(m, p))
             return false;
-        m->leases[m->nleases++] = p->send_buffer;
-        m->leases[m->nleases++] = p->recv_buffer;
-        p->send_buffer = p->recv_buffer = NULL;
+        for (uint32_t k = 0; k < COMM_LEASES; k++) {
+            m->leases[m->nleases++] = p->leases[k];
+            p->leases[k] = NULL;
+        }
         if (op_exchanges((zipcclOp_t)p->request.op))
             m->waits_exchange = true;
         else

@@ -54,7 +54,7 @@ static bool sum(const uint64_t *counts, uint32_t n, uint64_t *total) {
 static bool needed_values(const struct comm *c, const struct comm_member *m, const struct comm_pending *p,
                           uint64_t *send, uint64_t *recv) {
     const struct wire_request *r = &p->request;
-    uint64_t count = r->count, all = 0, n = c->nranks;
+    uint64_t count = r->op == zipcclOpAllToAllCapped ? r->max_count : r->count, all = 0, n = c->nranks;
     const uint64_t *v = p->counts;
     bool root = m->rank == r->root;
     *send = *recv = 0;
@@ -77,6 +77,7 @@ static bool needed_values(const struct comm *c, const struct comm_member *m, con
         *send = count, *recv = root ? count : 0;
         return true;
     case zipcclOpAllToAll:
+    case zipcclOpAllToAllCapped:
         *send = *recv = all;
         return true;
     case zipcclOpAllToAllv:
@@ -116,9 +117,11 @@ static bool needed_bytes(const struct comm *c, const struct comm_member *m, cons
 static zipcclResult_t check_request(const struct comm *c, const struct comm_member *m, const struct wire_request *r,
                                     char *why, size_t size) {
     bool reduces = op_reduces((zipcclOp_t)r->op), root = op_has_root((zipcclOp_t)r->op);
-    bool pairwise = op_is_pairwise((zipcclOp_t)r->op);
-    if ((r->flags & ~WIRE_GROUP_MORE) != 0 || r->reserved != 0 || r->max_count != 0)
+    bool pairwise = op_is_pairwise((zipcclOp_t)r->op), capped = r->op == zipcclOpAllToAllCapped;
+    if ((r->flags & ~WIRE_GROUP_MORE) != 0 || r->reserved != 0 || (!capped && r->max_count != 0))
         snprintf(why, size, "reserved fields are not 0");
+    else if (capped && r->count != 0)
+        snprintf(why, size, "%s has a max_count, and no count", op_name(r->op));
     else if (r->op >= zipcclNumOps)
         snprintf(why, size, "unknown operation %u", r->op);
     else if (r->dtype >= zipcclNumTypes)
@@ -200,9 +203,17 @@ comm_refuse(struct comm_member *m, const struct comm_pending *p, zipcclResult_t 
     comm_complete(m, p, result, text, 0, zipcclCodecRaw);
 }
 
-/* Copies the counts that follow the request. Freed by comm_pending_free. */
-static zipcclResult_t take_counts(const struct comm *c, const struct frame *f, struct comm_pending *p) {
+/* Copies the counts that follow the request, freed by comm_pending_free, or where they are. */
+static zipcclResult_t take_counts(const struct comm *c, const struct frame *f, struct comm_pending *p,
+                                  struct wire_counts *at) {
     uint32_t n = comm_ncounts(c, p->request.op);
+    *at = (struct wire_counts){0};
+    if (p->request.op == zipcclOpAllToAllCapped) {
+        if (f->length != sizeof p->request + sizeof *at)
+            return zipcclInvalidArgument;
+        memcpy(at, (const char *)f->payload + sizeof p->request, sizeof *at);
+        return zipcclSuccess;
+    }
     if (f->length != sizeof p->request + n * sizeof *p->counts)
         return zipcclInvalidArgument;
     if (n == 0)
@@ -214,28 +225,42 @@ static zipcclResult_t take_counts(const struct comm *c, const struct frame *f, s
     return zipcclSuccess;
 }
 
-/* Takes the leases of its buffers. False: it was refused. */
-static bool take_buffers(struct comm_member *m, struct comm_pending *p) {
+/* Takes the leases of its buffers; at: of its counts, where it is capped. False: it was refused. */
+static bool take_buffers(struct comm_member *m, struct comm_pending *p, const struct wire_counts *at) {
     const struct wire_request *r = &p->request;
-    struct session *s = m->session;
-    const char *which = "send", *why = "";
-    uint64_t send_bytes, recv_bytes;
+    bool capped = r->op == zipcclOpAllToAllCapped;
+    uint64_t send_bytes, recv_bytes, counts_bytes = capped ? m->comm->nranks * sizeof(uint64_t) : 0;
     if (!needed_bytes(m->comm, m, p, &send_bytes, &recv_bytes)) {
         comm_refuse(m, p, zipcclInvalidArgument, "rank %u: %s of %" PRIu64 " values overflows", m->rank, op_name(r->op),
-                    r->count);
+                    capped ? r->max_count : r->count);
         return false;
     }
-    zipcclResult_t rc = buffer_take(s, r->send_buffer, r->send_offset, send_bytes, &p->send_buffer, &p->send, &why);
-    if (rc == zipcclSuccess) {
-        which = "receive";
-        rc = buffer_take(s, r->recv_buffer, r->recv_offset, recv_bytes, &p->recv_buffer, &p->recv, &why);
+    const struct {
+        const char *name;
+        uint64_t buffer, offset, bytes;
+        size_t align;
+    } ranges[COMM_LEASES] = {{"send", r->send_buffer, r->send_offset, send_bytes, 1},
+                             {"receive", r->recv_buffer, r->recv_offset, recv_bytes, 1},
+                             {"send count", at->send_buffer, at->send_offset, counts_bytes, sizeof(uint64_t)},
+                             {"receive count", at->recv_buffer, at->recv_offset, counts_bytes, sizeof(uint64_t)}};
+    void *found[COMM_LEASES];
+    for (uint32_t i = 0; i < COMM_LEASES; i++) {
+        const char *why = "the range is not aligned to 8 bytes";
+        zipcclResult_t rc = zipcclInvalidArgument;
+        if (ranges[i].offset % ranges[i].align == 0)
+            rc = buffer_take(m->session, ranges[i].buffer, ranges[i].offset, ranges[i].bytes, &p->leases[i], &found[i],
+                             &why);
+        if (rc == zipcclSuccess)
+            continue;
+        comm_refuse(m, p, rc, "rank %u, %s #%" PRIu64 ", %s buffer %#" PRIx64 " + %" PRIu64 ": %s", m->rank,
+                    op_name(r->op), r->seq, ranges[i].name, ranges[i].buffer, ranges[i].offset, why);
+        return false;
     }
-    if (rc == zipcclSuccess)
-        return true;
-    comm_refuse(m, p, rc, "rank %u, %s #%" PRIu64 ", %s buffer %#" PRIx64 " + %" PRIu64 ": %s", m->rank, op_name(r->op),
-                r->seq, which, which[0] == 's' ? r->send_buffer : r->recv_buffer,
-                which[0] == 's' ? r->send_offset : r->recv_offset, why);
-    return false;
+    p->send = found[0];
+    p->recv = found[1];
+    p->send_counts = found[2];
+    p->recv_counts = found[3];
+    return true;
 }
 
 /* A refused request of a group leaves a gap that cannot be mended: the rest would run without it. */
@@ -323,7 +348,8 @@ void comm_request(struct session *s, const struct frame *f) {
         comm_complete(m, &p, c->error, c->text, 0, zipcclCodecRaw);
         return;
     }
-    if ((rc = take_counts(c, f, &p)) != zipcclSuccess) {
+    struct wire_counts at;
+    if ((rc = take_counts(c, f, &p, &at)) != zipcclSuccess) {
         comm_refuse(m, &p, rc, "rank %u: %s has %u bytes, which do not hold the counts of %u ranks", m->rank,
                     op_name(r->op), f->length, c->nranks);
         refused(m, &p);
@@ -336,7 +362,7 @@ void comm_request(struct session *s, const struct frame *f) {
         comm_fail(c, NULL, rc, "rank %u had %u requests under way, the most that are allowed", m->rank, m->count);
         return;
     }
-    if (!take_buffers(m, &p)) {
+    if (!take_buffers(m, &p, &at)) {
         refused(m, &p);
         return;
     }

@@ -165,7 +165,8 @@ void exec_op_arrive(struct exec_op *op, uint32_t local, const struct exec_buffer
     uint32_t n = op->entry->nops ? op->entry->nops : op->entry->nbuffers;
     for (uint32_t i = 0; i < n; i++)
         op->buffers[i * op->plan->nlocal + local] = buffers[i];
-    exec_step_complete(op, local);
+    if (exec_capped_arrive(op))
+        exec_step_complete(op, local);
     exec_op_run(op);
 }
 

@@ -84,6 +84,10 @@ struct exec_buffers {
     const void *send;
     void *recv;
     uint64_t scalar; /* PreMulSum */
+    /* Of capped transfers, by the other rank, aligned: actual counts, read as the rank arrives; written as they come.
+     */
+    const uint64_t *send_counts;
+    uint64_t *recv_counts;
 };
 
 /* Starts the operation; its steps wait for arrivals. */

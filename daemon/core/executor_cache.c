@@ -85,7 +85,7 @@ static bool same_op(const struct plan_op *a, const struct plan_op *b, uint32_t n
 
 static bool same_transfer(const struct plan_transfer *a, const struct plan_transfer *b) {
     return a->send == b->send && a->op == b->op && a->dtype == b->dtype && a->codec == b->codec && a->peer == b->peer &&
-           a->buffer == b->buffer && a->offset == b->offset && a->count == b->count;
+           a->buffer == b->buffer && a->offset == b->offset && a->count == b->count && a->capped == b->capped;
 }
 
 static bool matches(const struct exec_comm *comm, const struct exec_entry *e, const struct exec_args *args) {
@@ -120,8 +120,10 @@ static zipcclResult_t keep_args(struct exec_comm *comm, struct exec_entry *entry
         entry->transfers = malloc((args->ntransfers ? args->ntransfers : 1) * sizeof(*entry->transfers));
         if (!entry->transfers)
             return zipcclOutOfMemory;
-        for (uint32_t i = 0; i < args->ntransfers; i++)
+        for (uint32_t i = 0; i < args->ntransfers; i++) {
             entry->transfers[i] = args->transfers[i];
+            entry->capped = entry->capped || args->transfers[i].capped;
+        }
         return zipcclSuccess;
     }
     for (uint32_t i = 0; i < args->nops; i++)
@@ -285,6 +287,7 @@ static void fill_items(struct exec_op *op, const struct exec_args *args) {
                                .seq = args->numbers[i],
                                .channel = t->send ? fabric_channel(e->rank, t->peer) : fabric_channel(t->peer, e->rank),
                                .op_count = t->count,
+                               .capped = t->capped,
                                .value_bytes = dtype_get(t->dtype)->bytes,
                                .peer = t->peer,
                                .number = args->seq};

@@ -20,7 +20,8 @@ static uint8_t flags_of(const struct exec_item *item) {
 
 /* Other transfers beside an all-to-all may meet an operation of another time over there. */
 static bool has_report(const struct exec_item *item) {
-    return !op_exchanges((zipcclOp_t)item->op) || item->op == zipcclOpAllToAll || item->op == zipcclOpAllToAllv;
+    return !op_exchanges((zipcclOp_t)item->op) || item->op == zipcclOpAllToAll || item->op == zipcclOpAllToAllv ||
+           item->op == zipcclOpAllToAllCapped;
 }
 
 struct fabric_header exec_header(const struct exec_op *op, const struct plan_step *step) {
@@ -37,7 +38,7 @@ struct fabric_header exec_header(const struct exec_op *op, const struct plan_ste
                                   .root = item->root,
                                   .report = has_report(item) ? op->args.report : 0,
                                   .op_count = item->op_count,
-                                  .count = step->count};
+                                  .count = item->capped ? item->actual : step->count};
 }
 
 static bool has_counts(unsigned op) {
@@ -70,7 +71,8 @@ static void describe(char *text, size_t size, const struct fabric_header *h, boo
     if (has_counts(h->op))
         snprintf(count, sizeof(count), "other counts of");
     else
-        snprintf(count, sizeof(count), "%llu", (unsigned long long)h->op_count);
+        snprintf(count, sizeof(count), "%s%llu", h->op == zipcclOpAllToAllCapped ? "at most " : "",
+                 (unsigned long long)h->op_count);
     snprintf(text, size, "%s%s %s values%s%s%s", op, count, dtype, from, how, by);
 }
 
@@ -96,13 +98,13 @@ static void fail_other_call(struct exec_op *op, const struct plan_step *step, co
                       (unsigned long long)item->number, item->peer, their_text, op->entry->rank, our_text);
 }
 
-/* Whether a message of these bytes can be the step's values, or the named part of a coded slot. */
+/* Whether a message of these bytes can be `count` values of the step, or the named part of a coded slot. */
 static bool is_right_size(const struct plan_step *step, const struct exec_item *item, const struct fabric_header *h,
-                          size_t bytes) {
-    if (h->count != step->count)
+                          uint64_t count, size_t bytes) {
+    if (!item->capped && h->count != count)
         return false;
-    if (step->codec == zipcclCodecRaw || step->dst.space != PLAN_SLOT)
-        return bytes == step->count * item->value_bytes;
+    if (count == 0 || step->codec == zipcclCodecRaw || step->dst.space != PLAN_SLOT)
+        return bytes == count * item->value_bytes;
     if (step->part == PLAN_DYNAMIC)
         return h->static_bytes == 0;
     return h->static_bytes > 0 && (step->part == PLAN_STATIC ? h->static_bytes == bytes : h->static_bytes <= bytes);
@@ -115,11 +117,14 @@ bool exec_check_message(struct exec_op *op, const struct plan_step *step, const 
         fail_other_call(op, step, h, &ours);
         return false;
     }
-    if (!is_right_size(step, item, h, bytes)) {
+    if (item->capped && !exec_capped_check(op, step, h))
+        return false;
+    uint64_t count = item->capped ? plan_capped_count(&op->plan->items[step->item], step, h->count) : step->count;
+    if (!is_right_size(step, item, h, count, bytes)) {
         exec_op_failf(op, zipcclCorruptData, (int)step->peer,
                       "%s #%llu: chunk %u of rank %u from node %u has %llu values in %zu bytes, expected %llu values",
                       op_name(item->op), (unsigned long long)item->number, step->tag, step->rank, step->peer,
-                      (unsigned long long)h->count, bytes, (unsigned long long)step->count);
+                      (unsigned long long)h->count, bytes, (unsigned long long)count);
         return false;
     }
     return true;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Inside the executor: the life of operations (executor.c), the cache of plans (executor_cache.c), work on values
- * (executor_steps.c), messages (executor_messages.c), transfers inside the node (executor_local.c), the check of what
- * peers send (executor_check.c), the probe (executor_probe.c).
+ * (executor_steps.c), messages (executor_messages.c), transfers inside the node (executor_local.c), transfers of
+ * unknown counts (executor_capped.c), the check of what peers send (executor_check.c), the probe (executor_probe.c).
  */
 #ifndef ZIPCCL_DAEMON_EXECUTOR_IMPL_H
 #define ZIPCCL_DAEMON_EXECUTOR_IMPL_H
@@ -60,6 +60,7 @@ struct exec_entry {
     size_t slot_bytes;   /* bound of any slot */
     size_t value_bytes;  /* of any scratch of values */
     bool streaming;      /* large, and read by nobody soon */
+    bool capped;         /* some transfer is */
     uint32_t users;
     uint32_t nspare;
     struct exec_op *spare;
@@ -71,7 +72,9 @@ struct exec_item {
     uint8_t codec;
     uint32_t root; /* exchange: the collective that it is part of */
     uint32_t seq, channel;
-    uint64_t op_count; /* v operations: a hash of the counts */
+    uint64_t op_count; /* v operations: a hash of the counts; capped: the most */
+    bool capped;
+    uint64_t actual; /* capped: values that travel; of a receive known once chunk 0 is here */
     size_t value_bytes;
     uint32_t peer;   /* exchange: the other rank */
     uint64_t number; /* for people: of the operation */
@@ -159,6 +162,19 @@ bool exec_check_message(struct exec_op *op, const struct plan_step *step, const 
                         size_t bytes);
 /* The header of a message of this item, filled but for the step's own fields. */
 struct fabric_header exec_header(const struct exec_op *op, const struct plan_step *step);
+
+/* executor_capped.c. Those that return bool: false, with the operation failed. */
+bool exec_capped_arrive(struct exec_op *op); /* reads what this rank sends */
+/* Whether the actual count leaves nothing to do for the step. */
+bool exec_capped_skips(const struct exec_op *op, const struct plan_step *step);
+bool exec_capped_check(struct exec_op *op, const struct plan_step *step, const struct fabric_header *header);
+/* A message was found to be right: chunk 0 of a capped transfer tells its count. */
+void exec_capped_received(struct exec_op *op, const struct plan_step *step, const struct fabric_header *header);
+/* Values of a step. */
+static inline uint64_t exec_count(const struct exec_op *op, const struct plan_step *step) {
+    const struct exec_item *item = &op->items[step->item];
+    return item->capped ? plan_capped_count(&op->plan->items[step->item], step, item->actual) : step->count;
+}
 
 /* executor_probe.c */
 void exec_probe_orphan(struct exec_comm *comm);

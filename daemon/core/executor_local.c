@@ -75,7 +75,7 @@ static void copy_pair(struct pair pair) {
     struct exec_op *to = pair.recv->op;
     const struct plan_step *st = exec_step_of(pair.recv);
     const struct executor_config *config = &to->comm->executor->config;
-    size_t bytes = st->count * exec_item_of(pair.recv)->value_bytes;
+    size_t bytes = exec_count(to, st) * exec_item_of(pair.recv)->value_bytes;
     const uint8_t *src = bytes ? exec_values(pair.send->op, exec_step_of(pair.send)->src) : NULL;
     uint8_t *dst = bytes ? exec_values(to, st->dst) : NULL;
     pair.recv->job = (struct device_job){
@@ -97,12 +97,13 @@ void exec_local_start(struct exec_work *work) {
     struct pair pair = is_send(work) ? (struct pair){work, other} : (struct pair){other, work};
     struct exec_op *mine = work->op, *theirs = other->op;
     struct fabric_header header = exec_header(pair.send->op, exec_step_of(pair.send));
-    size_t bytes = exec_step_of(pair.send)->count * exec_item_of(pair.send)->value_bytes;
+    size_t bytes = exec_count(pair.send->op, exec_step_of(pair.send)) * exec_item_of(pair.send)->value_bytes;
     uint32_t back = exec_header(pair.recv->op, exec_step_of(pair.recv)).report;
     uint32_t worst = report_combine(header.report, back);
     mine->result.worst_report = report_combine(mine->result.worst_report, worst);
     theirs->result.worst_report = report_combine(theirs->result.worst_report, worst);
     if (exec_check_message(pair.recv->op, exec_step_of(pair.recv), &header, bytes)) {
+        exec_capped_received(pair.recv->op, exec_step_of(pair.recv), &header);
         copy_pair(pair);
     } else {
         exec_op_failf(pair.send->op, zipcclInvalidArgument, (int)comm->node, "%s", pair.recv->op->text);

@@ -43,16 +43,16 @@ static void post_send(struct exec_work *work, uint64_t hash, bool has_hash) {
     const struct plan_step *st = exec_step_of(work);
     const struct executor_config *config = &op->comm->executor->config;
     struct fabric_send *send = &work->send;
-    const void *src = st->src.space != PLAN_SLOT && st->count > 0 ? exec_values(op, st->src) : NULL;
+    uint64_t count = exec_count(op, st);
     memset(send, 0, sizeof(*send));
     send->peer = op->comm->peers[st->peer];
     send->header = exec_header(op, st);
     send->header.flags |= has_hash ? HEADER_HAS_HASH : 0;
     send->header.hash = hash;
-    if (st->src.space == PLAN_SLOT) {
+    if (st->src.space == PLAN_SLOT && count > 0) {
         point_to_slot(send, &op->slots[st->src.index], (enum plan_part)st->part);
-    } else if (st->count > 0) {
-        send->iov[0] = (struct fabric_iov){src, st->count * exec_item_of(work)->value_bytes};
+    } else if (count > 0) {
+        send->iov[0] = (struct fabric_iov){exec_values(op, st->src), count * exec_item_of(work)->value_bytes};
         send->niov = 1;
     }
     send->done = send_done;
@@ -76,7 +76,7 @@ static void set_hash_job(struct exec_work *work, const void *src) {
     work->job = (struct device_job){.work = DEVICE_COPY,
                                     .src = src,
                                     .dst = (void *)(uintptr_t)src,
-                                    .count = exec_step_of(work)->count * exec_item_of(work)->value_bytes,
+                                    .count = exec_count(work->op, exec_step_of(work)) * exec_item_of(work)->value_bytes,
                                     .verify = true};
 }
 
@@ -85,10 +85,12 @@ void exec_send_start(struct exec_work *work) {
     const struct plan_step *st = exec_step_of(work);
     if (st->peer == op->comm->node) {
         exec_local_start(work);
+    } else if (exec_count(op, st) == 0) {
+        post_send(work, 0, false);
     } else if (st->src.space == PLAN_SLOT) {
         const struct exec_slot *slot = &op->slots[st->src.index];
         post_send(work, slot->hash, slot->has_hash);
-    } else if (op->comm->executor->config.verify && st->count > 0) {
+    } else if (op->comm->executor->config.verify) {
         set_hash_job(work, exec_values(op, st->src));
         if (exec_work_submit(work, hash_to_send_done))
             post_send(work, work->job.hash, true);
@@ -133,10 +135,13 @@ static bool finish_recv(struct exec_work *work) {
     const struct fabric_header header = work->recv.header;
     size_t bytes = work->recv.bytes;
     bool good = !op->failed && exec_check_message(op, st, &header, bytes);
+    if (good)
+        exec_capped_received(op, st, &header);
+    bool values = good && exec_count(op, st) > 0;
     op->result.worst_report = report_combine(op->result.worst_report, header.report);
-    if (good && st->dst.space == PLAN_SLOT) {
+    if (values && st->dst.space == PLAN_SLOT) {
         fill_slot(op, st, &header, bytes);
-    } else if (good && st->count > 0 && (header.flags & HEADER_HAS_HASH)) {
+    } else if (values && (header.flags & HEADER_HAS_HASH)) {
         work->expected_hash = header.hash;
         set_hash_job(work, exec_values(op, st->dst));
         if (exec_work_submit(work, recv_hash_done))

@@ -165,7 +165,7 @@ static void start_encode(struct exec_work *work) {
                                     .src = src,
                                     .dst = slot->memory,
                                     .dst_dynamic = slot->memory + op->entry->slot_static[st->item],
-                                    .count = st->count,
+                                    .count = exec_count(op, st),
                                     .verify = op->comm->executor->config.verify};
     if (exec_work_submit(work, encode_done))
         finish_encode(work);
@@ -189,7 +189,7 @@ static void start_decode(struct exec_work *work) {
                                     .src_dynamic = slot->dynamic,
                                     .src_dynamic_bytes = slot->dynamic_bytes,
                                     .dst = dst,
-                                    .count = st->count,
+                                    .count = exec_count(op, st),
                                     .verify = slot->has_hash,
                                     .hash = slot->hash};
     if (exec_work_submit(work, decode_done))
@@ -261,6 +261,10 @@ void exec_step_start(struct exec_op *op, uint32_t step) {
     const struct plan_step *st = &op->plan->steps[step];
     if (st->kind == PLAN_COPY && exec_values(op, st->src) == exec_values(op, st->dst)) {
         exec_step_complete(op, step); /* in place, or ranks that share a buffer */
+        return;
+    }
+    if (exec_capped_skips(op, st)) {
+        exec_step_complete(op, step);
         return;
     }
     struct exec_work *work = exec_work_get(op->comm->executor);

@@ -69,6 +69,7 @@ static struct load load_of(const struct model_shape *s, const struct model_op *o
     case zipcclOpReduce:
         return (struct load){times(b, copies), times(b, copies), times(b, copies), times(b, s->most), 2};
     case zipcclOpAllToAll:
+    case zipcclOpAllToAllCapped: /* at its cap */
         sent = times(b, larger(s->most * away, (uint64_t)s->least * (s->nranks - s->least)));
         return (struct load){sent, sent, sent, 0, 1};
     case zipcclOpAllToAllv: /* b: what a rank sends to other nodes */

@@ -29,7 +29,7 @@ struct fabric_header {
     uint32_t root;
     uint32_t report;       /* of the sending node, for the switcher (daemon/core/report.h); 0: none */
     uint64_t op_count;     /* count of the whole operation */
-    uint64_t count;        /* values in this message */
+    uint64_t count;        /* values in this message; capped transfers: in all of them, see executor_capped.c */
     uint32_t static_bytes; /* of a coded chunk; the rest is the dynamic part. raw: 0 */
     uint32_t channel;      /* FABRIC_COLLECTIVE, or fabric_channel of two ranks */
     uint64_t hash;         /* XXH3 of the payload where flags say so */

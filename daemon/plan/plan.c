@@ -34,7 +34,7 @@ uint32_t builder_step(struct builder *b, const struct plan_step *step) {
     struct plan_step *s = &b->steps[b->nsteps];
     *s = *step;
     s->item = b->item;
-    if (s->kind == PLAN_SEND && s->part != PLAN_DYNAMIC && s->peer != b->node)
+    if (s->kind == PLAN_SEND && s->part != PLAN_DYNAMIC && s->peer != b->node && !b->items[s->item].capped)
         b->raw_send_bytes += s->count * b->value_bytes;
     return b->nsteps++;
 }

@@ -6,7 +6,7 @@
  *
  * Two kinds. A collective plan (plan_build) serves all ranks of a node together: gathers, broadcasts, reductions,
  * barriers. An exchange plan (plan_build_exchange) serves one rank: a list of transfers with other ranks, which is what
- * all-to-all(-v), gather, scatter, send, receive and groups of them are (plan_transfers lists them).
+ * all-to-all(-v, -capped), gather, scatter, send, receive and groups of them are (plan_transfers lists them).
  *
  * A plan speaks of local ranks by their index on the node, and of memory by references that the executor resolves.
  * Steps are numbered so that every edge goes from a lower to a higher number: a plan cannot hold a cycle.
@@ -83,6 +83,8 @@ struct plan_item {
     zipcclDataType_t dtype;
     zipcclCodec_t codec;
     uint64_t slot_count; /* values; 0: it uses none */
+    bool capped;         /* a transfer of at most what its steps say, see plan_transfer: */
+    uint64_t chunk;      /* ... values before chunk 1; chunk k starts at k times as many */
 };
 
 struct plan {
@@ -95,7 +97,7 @@ struct plan {
     uint32_t nitems;
     uint32_t nslots, nvalues;
     uint32_t nlocal;         /* ranks that must arrive */
-    uint64_t raw_send_bytes; /* what goes to other nodes where nothing is coded */
+    uint64_t raw_send_bytes; /* what goes to other nodes where nothing is coded, but for capped transfers */
 };
 
 /* Where the ranks live. rank_node[r] is the node of rank r; local index = order of global rank on the node. */
@@ -141,6 +143,7 @@ struct plan_transfer {
     uint32_t buffer;     /* PLAN_SENDBUF or PLAN_RECVBUF index */
     uint64_t offset;     /* bytes in it */
     uint64_t count;
+    bool capped; /* count is the most. The sender knows the actual count when it arrives, the receiver from chunk 0 */
 };
 
 /* How coded chunks of an exchange travel. Chunk k has tag k, in two phases 2k and 2k + 1. */
@@ -163,15 +166,23 @@ struct plan_exchange_args {
     enum plan_phases phases;
 };
 
-/* One arrival, of local rank 0. A transfer inside a node is a send and a receive of raw values, of the whole count, tag
- * 0, peer: this node. One of no values is one empty message, codec raw. */
+/* Values of a chunk (a step of a capped transfer with tag k) where `actual` of its transfer are to move. */
+static inline uint64_t plan_capped_count(const struct plan_item *item, const struct plan_step *step, uint64_t actual) {
+    uint64_t start = step->tag * item->chunk, left = actual > start ? actual - start : 0;
+    return left < step->count ? left : step->count;
+}
+
+/* One arrival, of local rank 0. Capped transfers are planned for their greatest count, in PLAN_STREAM whatever `phases`
+ * says: of the chunks, both sides leave out those that the actual count does not reach. Chunk 0 always travels, if only
+ * as an empty message; the receives of the others wait for it. A transfer inside a node is a send and a receive of raw
+ * values, of the whole count, tag 0, peer: this node. One of no values is one empty message, codec raw. */
 ZIPCCL_MUST_CHECK zipcclResult_t plan_build_exchange(const struct plan_exchange_args *args, struct plan **plan);
 
 /* The call of one rank that the transfers of an exchange are made of. */
 struct plan_call {
     zipcclOp_t op; /* op_exchanges */
     zipcclDataType_t dtype;
-    uint64_t count; /* all-to-all, gather, scatter: values per pair; send, receive: values */
+    uint64_t count; /* all-to-all, gather, scatter: values per pair; -capped: the most; send, receive: values */
     uint32_t root;  /* root; send, receive: the other rank */
     /* all-to-all-v, by rank: values to send and receive, and where they lie (values from the buffer's start) */
     const uint64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;

@@ -55,8 +55,13 @@ static bool is_coded(const struct exchange *x, const struct plan_transfer *t) {
     return t->codec != zipcclCodecRaw && t->count > 0 && node_of(x, t) != x->b->node;
 }
 
+/* The sizes of a capped one are known to nobody before. */
 static bool has_sizes_first(const struct exchange *x, const struct plan_transfer *t) {
-    return x->args->phases == PLAN_SIZES_FIRST && t->op != zipcclOpSend && t->op != zipcclOpRecv;
+    return x->args->phases == PLAN_SIZES_FIRST && !t->capped && t->op != zipcclOpSend && t->op != zipcclOpRecv;
+}
+
+static bool has_two_phases(const struct exchange *x, const struct plan_transfer *t) {
+    return x->args->phases == PLAN_TWO_PHASE && !t->capped && is_coded(x, t);
 }
 
 /* What the steps of a chunk have in common; where its values lie. */
@@ -81,7 +86,7 @@ static struct plan_ref slot_of(const struct lane *l, uint32_t i) {
 }
 
 /* The step takes over the entry from the chunk before, the first one once the rank has arrived (and all sizes have, if
- * it goes through the fabric). */
+ * it goes through the fabric and they are told). */
 static void take_entry(struct exchange *x, const struct lane *l, struct entry *entry, uint32_t id) {
     const struct plan_transfer *t = transfer_of(x, l);
     if (l->done == 0)
@@ -113,7 +118,7 @@ static void add_send(struct exchange *x, const struct lane *l, uint32_t i) {
     struct plan_step step = step_of(x, l, i, &values);
     step.kind = PLAN_SEND;
     step.src = coded ? slot_of(l, i) : values;
-    if (coded && x->args->phases == PLAN_TWO_PHASE) {
+    if (has_two_phases(x, t)) {
         step.part = PLAN_STATIC;
         step.tag *= 2;
     }
@@ -128,9 +133,10 @@ static void add_send(struct exchange *x, const struct lane *l, uint32_t i) {
 /* The receive of a chunk, or of its static part. */
 static void add_recv(struct exchange *x, const struct lane *l, uint32_t i) {
     struct entry *entry = &x->entries[l->entry + i];
+    const struct plan_transfer *t = transfer_of(x, l);
     struct plan_ref values;
     struct plan_step step = step_of(x, l, i, &values);
-    bool coded = step.codec != zipcclCodecRaw, two = coded && x->args->phases == PLAN_TWO_PHASE;
+    bool coded = step.codec != zipcclCodecRaw, two = has_two_phases(x, t);
     step.kind = PLAN_RECV;
     step.dst = coded ? slot_of(l, i) : values;
     if (two) {
@@ -139,6 +145,8 @@ static void add_recv(struct exchange *x, const struct lane *l, uint32_t i) {
     }
     uint32_t id = builder_step(x->b, &step);
     take_entry(x, l, entry, id);
+    if (t->capped && l->done == 0 && i > 0) /* later rounds wait for this one anyway */
+        builder_edge(x->b, x->entries[l->entry].first, id);
     entry->first = entry->busy[0] = id;
     if (!coded || two)
         return;
@@ -191,7 +199,7 @@ static void add_pass(struct exchange *x, enum pass pass) {
                 add_send(x, l, i);
             else if (pass == ENCODES && t->send && is_coded(x, t) && has_sizes_first(x, t))
                 add_encode(x, l, i);
-            else if (pass == DYNAMIC_PARTS && is_coded(x, t))
+            else if (pass == DYNAMIC_PARTS && has_two_phases(x, t))
                 add_dynamic(x, l, i);
         }
     }
@@ -224,7 +232,8 @@ static uint32_t add_join(struct exchange *x) {
     return id;
 }
 
-/* Codes everything, tells it to all peers that get something, hears it from all that send something. */
+/* Codes everything but what is capped, tells it to all peers that get something, hears it from all that send something.
+ */
 static void add_sizes(struct exchange *x) {
     struct builder *b = x->b;
     const struct plan_topology *topology = x->args->topology;
@@ -285,7 +294,8 @@ static void open_lane(struct exchange *x, struct lane *l, uint32_t transfer) {
     x->nentries += window;
     x->widest = l->window > x->widest ? l->window : x->widest;
     b->item = transfer;
-    b->items[transfer] = (struct plan_item){.dtype = t->dtype, .codec = coded ? t->codec : zipcclCodecRaw};
+    b->items[transfer] = (struct plan_item){
+        .dtype = t->dtype, .codec = coded ? t->codec : zipcclCodecRaw, .capped = t->capped, .chunk = l->chunk};
     if (coded)
         l->slots = builder_slots(b, l->window, l->chunk < t->count ? l->chunk : t->count);
 }

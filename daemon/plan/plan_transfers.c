@@ -23,7 +23,8 @@ static struct plan_transfer transfer(const struct list *l, bool send, uint32_t p
                                   .peer = peer,
                                   .buffer = l->buffer,
                                   .offset = offset * l->value_bytes,
-                                  .count = count};
+                                  .count = count,
+                                  .capped = l->call->op == zipcclOpAllToAllCapped};
 }
 
 static void add(struct list *l, bool send, uint32_t peer, uint64_t offset) {
@@ -57,6 +58,7 @@ uint32_t plan_transfers(const struct plan_call *call, uint32_t rank, uint32_t nr
     switch (call->op) {
     case zipcclOpAllToAll:
     case zipcclOpAllToAllv:
+    case zipcclOpAllToAllCapped:
         add_pairs(&l, rank, nranks);
         break;
     case zipcclOpGather:

@@ -232,9 +232,75 @@ SPOIL(reserved, r->reserved = 1)
 SPOIL(capped, r->max_count = 1)
 SPOIL(root, r->op = zipcclOpBroadcast; r->root = 1)
 
+/* All-to-all-capped of two ranks, of which one is here: its buffers hold 2 * 256 values each, its counts lie in the
+ * last 16 bytes of each. buffers: of send counts, receive counts; 1 and 2 stand for the registered ones. */
+static const struct {
+    uint64_t count, max_count, buffers[2], offsets[2];
+    uint32_t bytes;
+} bad_capped[] = {
+    {0, 256, {1, 2}, {1024, 1032}, 128},           /* past the end */
+    {0, 256, {1, 2}, {1032, 1024}, 128},           /* */
+    {0, 256, {1, 2}, {1040, 1024}, 128},           /* behind it */
+    {0, 256, {1, 2}, {1024, UINT64_MAX - 7}, 128}, /* wraps */
+    {0, 256, {1, 2}, {1020, 1024}, 128},           /* misaligned */
+    {0, 256, {1, 2}, {1024, 1017}, 128},           /* */
+    {0, 256, {0, 2}, {1024, 1024}, 128},           /* missing */
+    {0, 256, {1, 0}, {1024, 1024}, 128},           /* */
+    {0, 256, {99, 2}, {1024, 1024}, 128},          /* unknown */
+    {0, 256, {1, UINT64_MAX}, {1024, 1024}, 128},  /* */
+    {0, 261, {1, 2}, {1024, 1024}, 128},           /* values past the end */
+    {0, UINT64_MAX / 2 + 1, {1, 2}, {1024, 1024}, 128},
+    {256, 0, {1, 2}, {1024, 1024}, 128},
+    {256, 256, {1, 2}, {1024, 1024}, 128},
+    {0, 256, {1, 2}, {1024, 1024}, 96}, /* of another length */
+    {0, 256, {1, 2}, {1024, 1024}, 120},
+    {0, 256, {1, 2}, {1024, 1024}, 136},
+};
+
+static void bad_capped_request(const char *socket, unsigned i) {
+    int fd = raw_session(socket, "requests"), other = raw_session(socket, "requests");
+    zipcclUniqueId id = raw_unique_id(fd);
+    struct {
+        struct wire_request request;
+        struct wire_counts counts;
+        uint64_t more;
+    } r = {.request = {.seq = 1, .op = zipcclOpAllToAllCapped, .dtype = zipcclBfloat16, .codec = zipcclCodecAuto}};
+    struct raw_frame f;
+    char what[32];
+    snprintf(what, sizeof(what), "capped request %u", i);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        Zipccl__CommInit init = ZIPCCL__COMM_INIT__INIT;
+        init.unique_id = (ProtobufCBinaryData){sizeof(id), (uint8_t *)&id};
+        init.nranks = 2;
+        init.rank = rank;
+        E2E_CHECK(raw_message(rank ? other : fd, WIRE_COMM_INIT, 3, &init.base, NULL, 0), "send");
+    }
+    raw_expect(fd, &f, WIRE_COMM_INIT_REPLY);
+    Zipccl__CommInitReply *reply = zipccl__comm_init_reply__unpack(NULL, f.header.length, f.payload);
+    E2E_CHECK(reply, "reply");
+    r.request.comm = reply->comm;
+    zipccl__comm_init_reply__free_unpacked(reply, NULL);
+    uint64_t buffers[3] = {0, raw_buffer(fd, 1040), raw_buffer(fd, 1040)};
+    r.request.send_buffer = buffers[1];
+    r.request.recv_buffer = buffers[2];
+    r.request.count = bad_capped[i].count;
+    r.request.max_count = bad_capped[i].max_count;
+    const uint64_t *wanted = bad_capped[i].buffers;
+    r.counts = (struct wire_counts){.send_buffer = wanted[0] < 3 ? buffers[wanted[0]] : wanted[0],
+                                    .send_offset = bad_capped[i].offsets[0],
+                                    .recv_buffer = wanted[1] < 3 ? buffers[wanted[1]] : wanted[1],
+                                    .recv_offset = bad_capped[i].offsets[1]};
+    E2E_CHECK(raw_send(fd, WIRE_REQUEST, 5, &r, bad_capped[i].bytes, NULL, 0), "%s", what);
+    expect_refused(fd, what);
+    close(fd);
+    close(other);
+}
+
 static void case_bad_requests(struct e2e *e) {
     e2e_daemons(e, 1);
     const char *socket = e->daemons[0].socket;
+    for (unsigned i = 0; i < sizeof(bad_capped) / sizeof(bad_capped[0]); i++)
+        bad_capped_request(socket, i);
 #define TRY(name) bad_request(socket, #name, spoil_##name)
     TRY(comm);
     TRY(seq);

@@ -120,6 +120,8 @@ static struct work work_of(const struct wire_request *q, const uint64_t *counts,
         return (struct work){one, root ? one : 0};
     case zipcclOpAllToAll:
         return (struct work){one * n, one * n};
+    case zipcclOpAllToAllCapped:
+        return (struct work){q->max_count * w * n, q->max_count * w * n};
     case zipcclOpAllToAllv:
         for (size_t i = 0; i < n; i++) {
             size_t s = counts[i] ? (counts[i] + counts[n + i]) * w : 0;
@@ -190,6 +192,21 @@ static void play(const struct wire_request *q, const uint64_t *counts, size_t n,
         reduce_all(q, recv, recv_bytes, (unsigned)n);
 }
 
+/* The counts of an all-to-all-capped, and of its values no more than they say. */
+static void play_capped(struct fake_conn *c, const struct wire_request *q, size_t n, size_t rank, size_t w,
+                        const uint8_t *send, uint8_t *recv) {
+    const struct wire_counts *where = (const struct wire_counts *)(q + 1);
+    uint64_t count;
+    must(!q->count && where->send_offset % 8 == 0 && where->recv_offset % 8 == 0);
+    memcpy(&count, at(c, where->send_buffer, where->send_offset, n * 8) + rank * 8, 8);
+    must(count <= q->max_count);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(at(c, where->recv_buffer, where->recv_offset, n * 8) + i * 8, &count, 8);
+        if (count)
+            memcpy(recv + i * q->max_count * w, send + rank * q->max_count * w, count * w);
+    }
+}
+
 static void run(struct fake_conn *c, struct wire_request *q, zipcclResult_t result, const char *text) {
     uint8_t bytes[sizeof(struct wire_completion) + 64];
     size_t w = width_of(q->dtype), n = c->comms[q->comm - 1].nranks, rank = c->comms[q->comm - 1].rank;
@@ -205,8 +222,11 @@ static void run(struct fake_conn *c, struct wire_request *q, zipcclResult_t resu
             must(!q->send_buffer);
         }
         must(k.recv || !q->recv_buffer);
-        if (k.recv)
-            play(q, counts, n, rank, w, send, k.send, at(c, q->recv_buffer, q->recv_offset, k.recv), k.recv);
+        uint8_t *recv = k.recv ? at(c, q->recv_buffer, q->recv_offset, k.recv) : NULL;
+        if (q->op == zipcclOpAllToAllCapped)
+            play_capped(c, q, n, rank, w, send, recv);
+        else if (recv)
+            play(q, counts, n, rank, w, send, k.send, recv, k.recv);
         free(send);
     }
     struct wire_completion done = {
@@ -219,6 +239,8 @@ static void run(struct fake_conn *c, struct wire_request *q, zipcclResult_t resu
 }
 
 static size_t counts_of(const struct wire_request *q, size_t n) {
+    if (q->op == zipcclOpAllToAllCapped)
+        return sizeof(struct wire_counts) / sizeof(uint64_t);
     return q->op == zipcclOpAllToAllv ? 4 * n : q->op == zipcclOpAllGatherv || q->op == zipcclOpReduceScatterv ? n : 0;
 }
 

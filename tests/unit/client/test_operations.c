@@ -90,6 +90,11 @@ static void frames(void **state) {
     counts_are(b, 12, (const uint64_t[]){5, 0, 7, 1, 0, 20, 1, 2, 3, 6, 3, 0});
     OK(zipcclAllToAllv(s, counts, NULL, d, rcounts, NULL, zipcclInt32, c, NULL));
     counts_are(b, 12, (const uint64_t[]){5, 0, 7, 0, 5, 5, 1, 2, 3, 0, 1, 3});
+    uint64_t *sc = (uint64_t *)(void *)(b->shared + 2000), *rc = sc + N;
+    sc[RANK] = 3;
+    OK(zipcclAllToAllCapped(s, sc, d, rc, 9, zipcclInt32, c, NULL));
+    FRAME(.op = zipcclOpAllToAllCapped, .max_count = 9, .send_offset = 4, .recv_offset = 4000);
+    counts_are(b, 4, (const uint64_t[]){1, 8000, 1, 8000 + N * sizeof *sc});
     OK(zipcclGather(s, d, 9, zipcclInt32, RANK, c, NULL));
     FRAME(.op = zipcclOpGather, .count = 9, .send_offset = 4, .recv_offset = 4000, .root = RANK);
     OK(zipcclGather(s, NULL, 9, zipcclInt32, 0, c, NULL));
@@ -108,6 +113,9 @@ static void frames(void **state) {
     OK(zipcclBroadcast(NULL, d, 9, zipcclInt32, 2, c, NULL));
     FRAME(.op = zipcclOpBroadcast, .count = 9, .recv_offset = 4000, .root = 2);
 }
+
+/* Of ELEMS values at most: to send, then what came. */
+static uint64_t capped_counts[2 * N] = {ELEMS, ELEMS / 2, 0};
 
 /* One operation on N * ELEMS values at most, from send to recv. */
 static zipcclResult_t call(const struct bench *b, zipcclOp_t op, int root, const int32_t *send, int32_t *recv,
@@ -133,6 +141,8 @@ static zipcclResult_t call(const struct bench *b, zipcclOp_t op, int root, const
         return zipcclAllToAll(send, recv, ELEMS, zipcclInt32, b->c, stream);
     case zipcclOpAllToAllv:
         return zipcclAllToAllv(send, counts, displs, recv, rcounts, displs, zipcclInt32, b->c, stream);
+    case zipcclOpAllToAllCapped:
+        return zipcclAllToAllCapped(send, capped_counts, recv, capped_counts + N, ELEMS, zipcclInt32, b->c, stream);
     case zipcclOpGather:
         return zipcclGather(send, recv, ELEMS, zipcclInt32, root, b->c, stream);
     case zipcclOpScatter:
@@ -170,6 +180,7 @@ static struct extent extent_of(zipcclOp_t op, bool is_root) {
         return (struct extent){ELEMS / 2, ELEMS + ELEMS / 2 + ELEMS / 4, ELEMS, true};
     case zipcclOpAllToAll:
     case zipcclOpAllToAllv:
+    case zipcclOpAllToAllCapped:
         return (struct extent){N * ELEMS, N * ELEMS, 0, false};
     case zipcclOpGather:
         return (struct extent){ELEMS, is_root ? N * ELEMS : 0, RANK * ELEMS, is_root};
@@ -204,6 +215,8 @@ static int32_t arrives(zipcclOp_t op, bool is_root, size_t i) {
         return RANK * ELEMS + (int32_t)(i % ELEMS) + 1;
     case zipcclOpAllToAllv:
         return i % ELEMS < ELEMS / 2 ? 100 + (int32_t)(i % ELEMS) + 1 : HOLE;
+    case zipcclOpAllToAllCapped:
+        return i % ELEMS < ELEMS / 2 ? RANK * ELEMS + (int32_t)(i % ELEMS) + 1 : HOLE;
     case zipcclOpScatter:
         return is_root ? RANK * ELEMS + (int32_t)i + 1 : 0x5a5a5a5a;
     default:
@@ -267,6 +280,64 @@ static void memory(void **state) {
     OK(zipcclStreamDestroy(stream));
 }
 
+/* Where values and counts lie: each in shared memory or not. */
+static void capped_memory(void **state) {
+    struct bench *b = *state;
+    static int32_t plain[2][N * ELEMS];
+    static uint64_t plain_counts[2][N];
+    uint64_t *shared_counts = (uint64_t *)(void *)(b->shared + 4000);
+    zipcclStream_t stream;
+    OK(zipcclStreamCreate(&stream));
+    for (unsigned kind = 0; kind < 16; kind++) {
+        int32_t *s = kind & 1 ? b->shared : plain[0], *d = kind & 2 ? b->shared + 1000 : plain[1];
+        uint64_t *sc = kind & 4 ? shared_counts : plain_counts[0], *rc = kind & 8 ? shared_counts + N : plain_counts[1];
+        for (int i = 0; i < N * ELEMS; i++) {
+            s[i] = i + 1;
+            d[i] = HOLE;
+        }
+        memset(rc, 0xff, N * sizeof *rc);
+        memcpy(sc, (const uint64_t[N]){ELEMS, 0, 1}, N * sizeof *sc);
+        sc[RANK] = kind * 2;
+        OK(zipcclAllToAllCapped(s, sc, d, rc, ELEMS, zipcclInt32, b->c, kind % 3 ? stream : NULL));
+        OK(zipcclStreamSynchronize(stream));
+        for (uint32_t i = 0; i < N * ELEMS; i++)
+            assert_int_equal(d[i], i % ELEMS < kind * 2 ? (int32_t)(RANK * ELEMS + i % ELEMS + 1) : HOLE);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(rc[i], kind * 2);
+    }
+    /* Two at once on one array of received counts: each goes by its own. */
+    shared_counts[RANK] = 7;
+    memcpy(plain_counts[0], (const uint64_t[N]){5, 5, 5}, N * sizeof(uint64_t));
+    for (int i = 0; i < N * ELEMS; i++)
+        plain[0][i] = b->shared[i] = plain[1][i] = HOLE;
+    int32_t *more = malloc(N * ELEMS * sizeof *more);
+    memset(more, 0, N * ELEMS * sizeof *more);
+    for (int i = 0; i < N * ELEMS; i++)
+        b->shared[i] = i + 1;
+    atomic_store(&b->f.mode, FAKE_HOLD);
+    OK(zipcclAllToAllCapped(b->shared, shared_counts, plain[1], shared_counts + N, ELEMS, zipcclInt32, b->c, stream));
+    OK(zipcclAllToAllCapped(b->shared, plain_counts[0], more, shared_counts + N, ELEMS, zipcclInt32, b->c, stream));
+    plain_counts[0][RANK] = 6; /* was read at the call */
+    shared_counts[RANK] = 8;   /* is read when it runs */
+    atomic_store(&b->f.release, true);
+    OK(zipcclStreamSynchronize(stream));
+    for (uint32_t i = 0; i < N * ELEMS; i++) {
+        assert_int_equal(plain[1][i], i % ELEMS < 8 ? (int32_t)(RANK * ELEMS + i % ELEMS + 1) : HOLE);
+        assert_int_equal(more[i], i % ELEMS < 5 ? (int32_t)(RANK * ELEMS + i % ELEMS + 1) : 0);
+    }
+    for (int i = 0; i < N; i++)
+        assert_int_equal(shared_counts[N + i], 5);
+    /* What one receives is what the next one goes by: it must wait for the copy. */
+    atomic_store(&b->f.mode, FAKE_GOOD);
+    shared_counts[RANK] = 4;
+    OK(zipcclAllToAllCapped(b->shared, shared_counts, plain[1], plain_counts[1], ELEMS, zipcclInt32, b->c, stream));
+    OK(zipcclAllToAllCapped(b->shared, plain_counts[1], more, shared_counts + N, ELEMS, zipcclInt32, b->c, stream));
+    OK(zipcclStreamSynchronize(stream));
+    assert_int_equal(shared_counts[N], 4);
+    free(more);
+    OK(zipcclStreamDestroy(stream));
+}
+
 static void registered_memory(void **state) {
     struct bench *b = *state;
     int32_t *m = malloc((size_t)N * ELEMS * sizeof *m);
@@ -291,6 +362,7 @@ static void nothing(void **state) {
     struct bench *b = *state;
     zipcclComm_t c = b->c;
     static const size_t zero[N] = {0}, displs[N] = {SIZE_MAX, 5, 7};
+    uint64_t none[N] = {0}, got[N] = {9, 9, 9};
     OK(zipcclAllReduce(NULL, NULL, 0, zipcclFloat32, zipcclSum, c, NULL));
     OK(zipcclReduce(NULL, NULL, 0, zipcclFloat32, zipcclSum, RANK, c, NULL));
     OK(zipcclReduceScatter(NULL, NULL, 0, zipcclFloat32, zipcclSum, c, NULL));
@@ -298,12 +370,14 @@ static void nothing(void **state) {
     OK(zipcclAllGatherv(NULL, NULL, zero, zipcclFloat32, c, NULL));
     OK(zipcclAllToAll(NULL, NULL, 0, zipcclFloat32, c, NULL));
     OK(zipcclAllToAllv(NULL, zero, displs, NULL, zero, displs, zipcclFloat32, c, NULL));
+    OK(zipcclAllToAllCapped(NULL, none, NULL, got, 0, zipcclFloat32, c, NULL));
     OK(zipcclGather(NULL, NULL, 0, zipcclFloat32, RANK, c, NULL));
     OK(zipcclScatter(NULL, NULL, 0, zipcclFloat32, RANK, c, NULL));
     OK(zipcclSend(NULL, 0, zipcclFloat32, 0, c, NULL));
     OK(zipcclRecv(NULL, 0, zipcclFloat32, 0, c, NULL));
-    assert_int_equal(atomic_load(&b->f.ops), 11);
-    assert_int_equal(atomic_load(&b->f.registered), 1);
+    assert_int_equal(atomic_load(&b->f.ops), 12);
+    assert_int_equal(atomic_load(&b->f.registered), 3); /* the counts were staged */
+    assert_memory_equal(got, none, sizeof got);
 }
 
 static void bad_arguments(void **state) {
@@ -348,6 +422,25 @@ static void bad_arguments(void **state) {
           "overlaps");
     FAILS(zipcclAllToAllv(m, counts, NULL, NULL, counts, NULL, zipcclInt32, c, NULL), c, zipcclInvalidArgument,
           "recvbuff is NULL");
+    uint64_t few[2 * N + 1] = {0};
+    FAILS(zipcclAllToAllCapped(m, NULL, m + 12, few, 1, zipcclInt32, c, NULL), c, zipcclInvalidArgument,
+          "sendcounts is NULL");
+    FAILS(zipcclAllToAllCapped(m, few, m + 12, NULL, 1, zipcclInt32, c, NULL), c, zipcclInvalidArgument,
+          "recvcounts is NULL");
+    FAILS(zipcclAllToAllCapped(m, (uint64_t *)(void *)((char *)few + 4), m + 12, few + N + 1, 1, zipcclInt32, c, NULL),
+          c, zipcclInvalidArgument, "sendcounts is not aligned");
+    FAILS(zipcclAllToAllCapped(m, few, m + 12, few + N - 1, 1, zipcclInt32, c, NULL), c, zipcclInvalidArgument,
+          "recvcounts overlaps sendcounts");
+    FAILS(zipcclAllToAllCapped(m, few, few + N, few + N, 1, zipcclInt32, c, NULL), c, zipcclInvalidArgument,
+          "recvcounts overlaps recvbuff");
+    FAILS(zipcclAllToAllCapped(m, few, few, few + N, 1, zipcclInt32, c, NULL), c, zipcclInvalidArgument,
+          "sendcounts overlaps recvbuff");
+    FAILS(zipcclAllToAllCapped(few + N, few, m, few + N, 1, zipcclInt32, c, NULL), c, zipcclInvalidArgument,
+          "recvcounts overlaps sendbuff");
+    FAILS(zipcclAllToAllCapped(m, few, m + 2, few + N, 1, zipcclInt32, c, NULL), c, zipcclInvalidArgument,
+          "overlaps recvbuff");
+    FAILS(zipcclAllToAllCapped(m, few, m + 12, few + N, SIZE_MAX / 8, zipcclInt32, c, NULL), c, zipcclInvalidArgument,
+          "max_count", "too large");
     FAILS(zipcclGather(m, m, 1, zipcclInt32, RANK, c, NULL), c, zipcclInvalidArgument, "not its part of rank 1");
     FAILS(zipcclGather(m, m, 1, zipcclInt32, -1, c, NULL), c, zipcclInvalidArgument, "root -1");
     FAILS(zipcclScatter(m, m, 1, zipcclInt32, RANK, c, NULL), c, zipcclInvalidArgument, "not its part of rank 1");
@@ -362,6 +455,8 @@ static void bad_arguments(void **state) {
     FAILS(zipcclCommSetArm(c, (zipcclArm_t)7), c, zipcclInvalidArgument, "arm 7");
     /* To the last byte of zipcclMemAlloc memory, not beyond. */
     int32_t *end = b->shared + (1 << 14);
+    FAILS(zipcclAllToAllCapped(m, few, m + 12, (uint64_t *)(void *)(end - 2), 1, zipcclInt32, c, NULL), c,
+          zipcclInvalidArgument, "16 bytes behind the end");
     OK(zipcclAllReduce(end - 4, end - 4, 4, zipcclInt32, zipcclSum, c, NULL));
     FAILS(zipcclAllToAllv(m, counts, NULL, end - 5, counts, NULL, zipcclInt32, c, NULL), c, zipcclInvalidArgument,
           "4 bytes behind the end");
@@ -469,6 +564,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(frames, setup, teardown),
         cmocka_unit_test_setup_teardown(memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(capped_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(registered_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(bad_arguments, setup, teardown),

@@ -231,7 +231,8 @@ static void run_group(struct world *w, const struct plan_op *ops, uint32_t nops,
         for (uint32_t i = 0; i < r; i++)
             local += w->rank_node[i] == w->rank_node[r];
         for (uint32_t i = 0; i < nops; i++)
-            buffers[i] = (struct exec_buffers){data[i].send[r], data[i].recv[r], data[i].scalar[r]};
+            buffers[i] =
+                (struct exec_buffers){.send = data[i].send[r], .recv = data[i].recv[r], .scalar = data[i].scalar[r]};
         exec_op_arrive(op[w->rank_node[r]], local, buffers);
         for (unsigned i = 0; i < w->seq % 4; i++)
             poll_world(w);
@@ -274,7 +275,7 @@ static void start_exchange(struct world *w, uint32_t r, struct plan_transfer *t,
                           .seq = w->seq,
                           .done = done,
                           .arg = &x->out[r]};
-    struct exec_buffers buffers = {send, recv, 0};
+    struct exec_buffers buffers = {.send = send, .recv = recv};
     memset(&x->out[r], 0, sizeof(x->out[r]));
     assert_int_equal(exec_op_start(w->comm[w->rank_node[r]], &a, &x->op[r]), zipcclSuccess);
     exec_op_arrive(x->op[r], 0, &buffers);

@@ -31,9 +31,14 @@ struct fabric {
 };
 
 static unsigned g_spoil, g_seed = 1;
+static void (*g_headers)(struct fabric_header *header);
 
 void fake_spoil(unsigned n) {
     g_spoil = n;
+}
+
+void fake_headers(void (*change)(struct fabric_header *header)) {
+    g_headers = change;
 }
 
 void fake_seed(unsigned seed) {
@@ -120,6 +125,8 @@ static void deliver(struct fabric *f, unsigned i, struct fabric *to) {
         zipcclResult_t result = bytes > recv->capacity ? zipcclLimitExceeded : zipcclSuccess;
         to->recvs[r] = to->recvs[--to->nrecvs];
         recv->header = send->header;
+        if (g_headers)
+            g_headers(&recv->header);
         recv->bytes = bytes;
         if (result == zipcclSuccess)
             copy_message(send, recv);

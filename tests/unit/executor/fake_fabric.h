@@ -14,6 +14,8 @@ extern const struct fabric_ops fabric_fake;
 void fake_spoil(unsigned n);
 /* The node's sends and what waits for it end with zipcclRemoteError. */
 void fake_kill(struct fabric *f);
+/* Changes the headers of messages as they come; NULL: no more. */
+void fake_headers(void (*change)(struct fabric_header *header));
 void fake_seed(unsigned seed);
 /* The peer by which others speak to f. */
 struct fabric_peer *fake_peer(struct fabric *f);

@@ -114,7 +114,7 @@ void start_node(struct world *w, uint32_t n, const struct plan_op *op) {
 void arrive_node(struct world *w, uint32_t n) {
     uint32_t local = 0;
     for (uint32_t r = 0; r < w->nranks; r++) {
-        struct exec_buffers buffers = {w->send[r], w->recv[r], 0};
+        struct exec_buffers buffers = {.send = w->send[r], .recv = w->recv[r]};
         if (w->rank_node[r] == n)
             exec_op_arrive(w->op[n], local++, &buffers);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Exchange plans over many topologies: all-to-all(-v), gather, scatter, sends and receives, groups of them, in every
- * phase mode, with a rank that comes late; transfers of calls; bad arguments.
+ * Exchange plans over many topologies: all-to-all(-v, -capped), gather, scatter, sends and receives, groups of them, in
+ * every phase mode, with a rank that comes late; transfers of calls; bad arguments.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,12 +59,24 @@ static void fill_v(struct world *w, uint32_t call, uint32_t nranks, uint32_t nca
     }
 }
 
+/* All, nothing, or any part of what may go. */
+static void fill_capped(struct world *w, uint32_t call, uint32_t nranks, uint32_t ncalls) {
+    for (uint32_t a = 0; a < nranks; a++) {
+        struct plan_call *c = &w->calls[a * ncalls + call];
+        for (uint32_t b = 0; b < nranks; b++) {
+            uint32_t how = roll(4);
+            w->matrix[call][a][b] = how == 0 ? 0 : how == 1 ? c->count : roll((uint32_t)c->count + 1);
+        }
+        c->send_counts = w->matrix[call][a];
+    }
+}
+
 /* A group of calls that fits together on all ranks. */
 static void fill(struct world *w, zipcclOp_t only, uint32_t nranks, uint32_t ncalls) {
-    static const zipcclOp_t ops[] = {zipcclOpAllToAll, zipcclOpAllToAllv, zipcclOpGather, zipcclOpScatter,
-                                     zipcclOpSend};
+    static const zipcclOp_t ops[] = {zipcclOpAllToAll, zipcclOpAllToAllv, zipcclOpGather,
+                                     zipcclOpScatter,  zipcclOpSend,      zipcclOpAllToAllCapped};
     for (uint32_t i = 0; i < ncalls; i++) {
-        zipcclOp_t op = only == zipcclNumOps ? ops[roll(5)] : only;
+        zipcclOp_t op = only == zipcclNumOps ? ops[roll(6)] : only;
         struct plan_call call = {
             .op = op, .dtype = roll(3) ? zipcclBfloat16 : zipcclFloat32, .count = some_count(), .root = roll(nranks)};
         uint32_t from = roll(nranks), to = roll(nranks);
@@ -79,6 +91,8 @@ static void fill(struct world *w, zipcclOp_t only, uint32_t nranks, uint32_t nca
         }
         if (op == zipcclOpAllToAllv)
             fill_v(w, i, nranks, ncalls);
+        if (op == zipcclOpAllToAllCapped)
+            fill_capped(w, i, nranks, ncalls);
     }
 }
 
@@ -125,6 +139,43 @@ static void test_all_to_all(void **state) {
 static void test_all_to_all_v(void **state) {
     (void)state;
     sweep(zipcclOpAllToAllv, 1);
+}
+
+static void test_all_to_all_capped(void **state) {
+    (void)state;
+    sweep(zipcclOpAllToAllCapped, 1);
+    sweep(zipcclOpAllToAllCapped, 2);
+}
+
+/* Every count of a transfer of several chunks, around their ends. */
+static void test_capped_counts(void **state) {
+    (void)state;
+    static const uint32_t rank_node[] = {0, 1};
+    struct plan_topology t = {2, 2, rank_node};
+    const uint64_t chunk = 32768, most = 4 * chunk + 5;
+    for (uint64_t i = 0; i < 15; i++) {
+        uint64_t actual = i / 3 * chunk + i % 3, counts[2][2] = {{0, actual ? actual - 1 : most}, {most, 0}};
+        struct plan_call calls[] = {
+            {.op = zipcclOpAllToAllCapped, .dtype = zipcclBfloat16, .count = most, .send_counts = counts[0]},
+            {.op = zipcclOpAllToAllCapped, .dtype = zipcclBfloat16, .count = most, .send_counts = counts[1]}};
+        for (unsigned k = 0; k < 6; k++) {
+            struct sim_exchange args = {.topology = &t,
+                                        .calls = calls,
+                                        .ncalls = 1,
+                                        .codec = k % 2 ? zipcclCodecTier : zipcclCodecRaw,
+                                        .chunk_bytes = chunk * 2,
+                                        .window = 1 + k % 3,
+                                        .phases = (enum plan_phases)(k % 3)};
+            struct sim_options options = {.seed = k, .late = SIM_NOBODY};
+            struct sim_result result;
+            const char *why = simulate_exchange(&args, &options, &result);
+            if (why)
+                fail_msg("%llu values: %s", (unsigned long long)counts[0][1], why);
+            uint64_t chunks = (counts[0][1] + chunk - 1) / chunk;
+            assert_int_equal(result.messages, 2 + 5 + (chunks ? chunks : 1)); /* to itself, from 1 to 0, from 0 to 1 */
+            assert_int_equal(result.sent_bytes[0], counts[0][1] * 2);
+        }
+    }
 }
 
 static void test_gather(void **state) {
@@ -271,11 +322,18 @@ static void test_bad_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_to_all),    cmocka_unit_test(test_all_to_all_v),
-        cmocka_unit_test(test_gather),        cmocka_unit_test(test_scatter),
-        cmocka_unit_test(test_send),          cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_to_itself),     cmocka_unit_test(test_eight_ranks_a_node),
-        cmocka_unit_test(test_transfers),     cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_all_to_all),
+        cmocka_unit_test(test_all_to_all_v),
+        cmocka_unit_test(test_all_to_all_capped),
+        cmocka_unit_test(test_capped_counts),
+        cmocka_unit_test(test_gather),
+        cmocka_unit_test(test_scatter),
+        cmocka_unit_test(test_send),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_to_itself),
+        cmocka_unit_test(test_eight_ranks_a_node),
+        cmocka_unit_test(test_transfers),
+        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

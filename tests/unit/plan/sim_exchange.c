@@ -30,7 +30,10 @@ static void channel(const struct sim *s, uint32_t unit, uint32_t step, uint64_t 
 static bool independent(const struct sim *s, uint32_t unit, uint32_t step) {
     const struct exchange *x = s->user;
     const struct plan_step *st = &s->units[unit].plan->steps[step];
-    if (x->args->phases == PLAN_SIZES_FIRST || unit == s->options->late)
+    if (unit == s->options->late)
+        return false;
+    if (x->args->phases == PLAN_SIZES_FIRST &&
+        (st->kind == PLAN_ARRIVE || !x->transfers[unit][st->item].capped || st->kind == PLAN_COPY))
         return false;
     return st->kind == PLAN_ARRIVE || x->transfers[unit][st->item].peer != s->options->late;
 }
@@ -55,6 +58,13 @@ static void list_transfers(struct exchange *x, uint32_t rank) {
     x->ordinal[rank] = ordinal;
 }
 
+/* What travels of a transfer. */
+static uint64_t actual_count(const struct exchange *x, uint32_t rank, uint32_t transfer) {
+    const struct plan_transfer *t = &x->transfers[rank][transfer];
+    uint32_t from = t->send ? rank : t->peer, to = t->send ? t->peer : rank;
+    return t->capped ? x->args->calls[from * x->args->ncalls + t->buffer].send_counts[to] : t->count;
+}
+
 static bool build_unit(struct sim *s, uint32_t rank) {
     const struct exchange *x = s->user;
     const struct sim_exchange *a = x->args;
@@ -74,6 +84,9 @@ static bool build_unit(struct sim *s, uint32_t rank) {
     if (u->plan->nlocal != 1 || u->plan->steps[0].kind != PLAN_ARRIVE)
         return sim_fail(s, "rank %u: does not arrive", rank);
     u->memory = calloc(u->nbuffers, sizeof(*u->memory));
+    u->actual = calloc(x->ntransfers[rank] + 1, sizeof(*u->actual));
+    for (uint32_t i = 0; i < x->ntransfers[rank]; i++)
+        u->actual[i] = actual_count(x, rank, i);
     for (uint32_t i = 0; i < a->ncalls; i++)
         u->memory[i] =
             (struct memory){.leaf = expr_leaf(i, rank), .send_bytes = BUFFER_BYTES, .recv_bytes = BUFFER_BYTES};
@@ -101,7 +114,7 @@ static void check_results(struct sim *s) {
             const struct plan_transfer *t = &x->transfers[r][i], *from;
             if (t->send)
                 continue;
-            uint64_t bytes = t->count * dtype_get(t->dtype)->bytes;
+            uint64_t bytes = actual_count(x, r, i) * dtype_get(t->dtype)->bytes;
             from = sender_of(x, r, i);
             want += bytes;
             crossed += rank_node[r] == rank_node[t->peer] ? 0 : bytes;
@@ -162,7 +175,8 @@ static void check_sizes(struct sim *s) {
                 const struct plan_step *st = &p->steps[i];
                 bool data = (st->kind == PLAN_SEND || st->kind == PLAN_RECV) && st->tag != UINT32_MAX;
                 zipcclOp_t op = data ? x->transfers[r][st->item].op : zipcclNumOps;
-                data = data && op != zipcclOpSend && op != zipcclOpRecv; /* these wait for nothing */
+                data = data && op != zipcclOpSend && op != zipcclOpRecv &&
+                       op != zipcclOpAllToAllCapped; /* wait for nothing */
                 if (data && st->peer != s->units[r].node && !after[i])
                     sim_fail(s, "rank %u step %u: does not wait for sizes", r, i);
             }

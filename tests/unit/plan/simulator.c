@@ -52,8 +52,21 @@ static uint32_t roll(struct sim *s, uint32_t n) {
     return (uint32_t)(((uint64_t)(s->seed >> 8) * n) >> 24);
 }
 
+static bool is_capped(const struct unit *u, const struct plan_step *st) {
+    return st->kind != PLAN_ARRIVE && u->plan->items[st->item].capped;
+}
+
 static uint64_t bytes_of(const struct unit *u, const struct plan_step *st) {
-    return st->count * dtype_get(u->plan->items[st->item].dtype)->bytes;
+    uint64_t count = st->count;
+    if (is_capped(u, st))
+        count = plan_capped_count(&u->plan->items[st->item], st, u->actual[st->item]);
+    return count * dtype_get(u->plan->items[st->item].dtype)->bytes;
+}
+
+/* A chunk of a capped transfer that its actual count does not reach; chunk 0 travels anyway. */
+static bool is_left_out(const struct unit *u, const struct plan_step *st) {
+    bool message = st->kind == PLAN_SEND || st->kind == PLAN_RECV;
+    return is_capped(u, st) && !(message && st->tag == 0) && bytes_of(u, st) == 0;
 }
 
 /* Memory. */
@@ -279,11 +292,29 @@ static bool complete(struct sim *s, uint32_t unit, uint32_t step, struct content
     return true;
 }
 
+/* Nobody knows how much comes before chunk 0 has come. */
+static bool knows_count(const struct unit *u, uint32_t step) {
+    const struct plan_step *st = &u->plan->steps[step];
+    if (!is_capped(u, st) || (st->kind != PLAN_RECV && st->kind != PLAN_DECODE) ||
+        (st->kind == PLAN_RECV && st->tag == 0))
+        return true;
+    for (uint32_t i = 0; i < step; i++) {
+        const struct plan_step *first = &u->plan->steps[i];
+        if (first->kind == PLAN_RECV && first->item == st->item && first->tag == 0)
+            return u->phase[i] == DONE;
+    }
+    return false;
+}
+
 static bool start(struct sim *s, struct pending p) {
     struct unit *u = &s->units[p.unit];
     const struct plan_step *st = &u->plan->steps[p.step];
-    struct content c;
+    struct content c = {0};
     u->phase[p.step] = ACTIVE;
+    if (!knows_count(u, p.step))
+        return sim_fail(s, "unit %u step %u: its count has not come", p.unit, p.step);
+    if (is_left_out(u, st))
+        return complete(s, p.unit, p.step, c);
     if (st->kind != PLAN_ARRIVE && st->kind != PLAN_RECV && !evaluate(s, p.unit, p.step, &c))
         return false;
     if ((st->dst.space == PLAN_SLOT || st->dst.space == PLAN_VALUES) && !take_cell(s, p.unit, p.step))
@@ -331,7 +362,7 @@ static bool check_shape(struct sim *s, uint32_t unit) {
             if (p->next[st->first_next + k] <= i)
                 sim_fail(s, "unit %u: edge back from %u", unit, i);
         }
-        if (st->kind == PLAN_SEND && st->peer != u->node && st->part != PLAN_DYNAMIC)
+        if (st->kind == PLAN_SEND && st->peer != u->node && st->part != PLAN_DYNAMIC && !is_capped(u, st))
             sent += bytes_of(u, st);
         if (st->item >= p->nitems && st->kind != PLAN_ARRIVE)
             sim_fail(s, "unit %u step %u: no such item", unit, i);
@@ -490,6 +521,7 @@ void sim_free(struct sim *s) {
         for (uint32_t k = 0; k < u->nbuffers; k++)
             free(u->memory[k].list);
         free(u->memory);
+        free(u->actual);
         free(u->waiting);
         free(u->readers);
         free(u->partner_unit);

@@ -21,7 +21,8 @@ struct sim_result {
     uint32_t messages;
 };
 
-/* The group of calls of every rank: rank r's are calls[r * ncalls .. + ncalls); op zipcclNumOps: none. */
+/* The group of calls of every rank: rank r's are calls[r * ncalls .. + ncalls); op zipcclNumOps: none. An
+ * all-to-all-capped has its actual counts in send_counts. */
 struct sim_exchange {
     const struct plan_topology *topology;
     const struct plan_call *calls;

@@ -47,6 +47,7 @@ struct unit {
     uint32_t node;
     uint32_t nbuffers;
     struct memory *memory;       /* by buffer index */
+    uint64_t *actual;            /* by item: values that a capped transfer moves; NULL: none is capped */
     const zipcclRedOp_t *redops; /* by item; NULL: nothing is reduced */
     uint32_t *waiting;
     uint8_t *phase;
