@@ -49,6 +49,7 @@ struct metrics_http {
     struct MHD_Daemon *server;
     uv_poll_t poll;
     uv_timer_t timer, tick;
+    bool freed; /* a place; MHD sees to its listener, which it let alone while all were taken, when it runs next */
     unsigned closing; /* handles that are not closed yet */
     struct http_connection connections[HTTP_MAX_CONNECTIONS];
     unsigned nconnections, ntexts;
@@ -158,6 +159,7 @@ static void http_connection(void *arg, struct MHD_Connection *connection, void *
         struct http_connection *c = *place;
         if (c != NULL) {
             c->fd = -1;
+            m->freed = true;
             if (--m->nconnections == 0)
                 (void)uv_timer_stop(&m->tick);
         }
@@ -179,8 +181,11 @@ static void http_timer(uv_timer_t *timer);
 
 static void http_work(struct metrics_http *m) {
     MHD_UNSIGNED_LONG_LONG wait_ms;
+    m->freed = false;
     (void)MHD_run(m->server);
-    if (MHD_get_timeout(m->server, &wait_ms) == MHD_YES)
+    if (m->freed)
+        (void)uv_timer_start(&m->timer, http_timer, 0, 0);
+    else if (MHD_get_timeout(m->server, &wait_ms) == MHD_YES)
         (void)uv_timer_start(&m->timer, http_timer, wait_ms, 0);
     else
         (void)uv_timer_stop(&m->timer);

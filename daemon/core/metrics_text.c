@@ -31,23 +31,27 @@ static bool text_room(struct metrics_text *t, size_t bytes) {
     return true;
 }
 
-static void text_add(struct metrics_text *t, const char *text) {
-    size_t bytes = strlen(text);
+static void text_bytes(struct metrics_text *t, const char *text, size_t bytes) {
     if (!text_room(t, bytes))
         return;
     memcpy(t->data + t->used, text, bytes);
     t->used += bytes;
 }
 
+static void text_add(struct metrics_text *t, const char *text) {
+    text_bytes(t, text, strlen(text));
+}
+
 /* Both formats escape alike in label values; in help, the older one leaves quotes as they are. */
 static void text_escaped(struct metrics_text *t, const char *text, bool quotes) {
-    for (const char *p = text; *p != '\0'; p++) {
-        char one[3] = {*p, '\0', '\0'};
-        if (*p == '\\' || (*p == '"' && quotes) || *p == '\n') {
-            one[0] = '\\';
-            one[1] = *p == '\n' ? 'n' : *p;
-        }
-        text_add(t, one);
+    for (const char *p = text; *p != '\0';) {
+        size_t plain = strcspn(p, quotes ? "\\\n\"" : "\\\n");
+        text_bytes(t, p, plain);
+        p += plain;
+        if (*p == '\0')
+            return;
+        text_add(t, *p == '\n' ? "\\n" : *p == '"' ? "\\\"" : "\\\\");
+        p++;
     }
 }
 
