@@ -32,11 +32,13 @@ struct render_row {
     const struct stats_row *row;
     const struct stats_job *job; /* NULL: other */
     uint8_t op, dtype, codec;
+    size_t labels, labels_end; /* in the labels of all rows */
 };
 
 struct render_rows {
     struct render_row all[RENDER_ROWS];
     unsigned n;
+    struct metrics_text labels;
 };
 
 static void render_collect(struct render_rows *rows, const struct stats_job *job,
@@ -55,13 +57,12 @@ static void render_collect(struct render_rows *rows, const struct stats_job *job
     }
 }
 
-/* Calls sample for each row, with its labels. time: the field holds nanoseconds. */
-static void render_family(const struct render_rows *rows, struct metrics_text *t, size_t field, bool time) {
+/* Once for all families: names may be long, and are escaped. */
+static void render_labels(struct render_rows *rows) {
     for (unsigned i = 0; i < rows->n; i++) {
-        const struct render_row *r = &rows->all[i];
+        struct render_row *r = &rows->all[i];
         const struct dtype_info *dtype = dtype_get(r->dtype);
         char uid[16] = "";
-        uint64_t value;
         if (r->job != NULL)
             snprintf(uid, sizeof uid, "%u", r->job->uid);
         const struct metrics_label labels[] = {{"job", r->job != NULL ? r->job->name : "other"},
@@ -69,11 +70,19 @@ static void render_family(const struct render_rows *rows, struct metrics_text *t
                                                {"op", op_name(r->op)},
                                                {"dtype", dtype != NULL ? dtype->name : "?"},
                                                {"codec", codec_name((zipcclCodec_t)r->codec)}};
+        r->labels = rows->labels.used;
+        metrics_text_labels(&rows->labels, labels, 5);
+        r->labels_end = rows->labels.used;
+    }
+}
+
+/* time: the field holds nanoseconds. */
+static void render_family(const struct render_rows *rows, struct metrics_text *t, size_t field, bool time) {
+    for (unsigned i = 0; i < rows->n; i++) {
+        const struct render_row *r = &rows->all[i];
+        uint64_t value;
         memcpy(&value, (const char *)r->row + field, sizeof value);
-        if (time)
-            metrics_text_value(t, "", labels, 5, (double)value / RENDER_NS);
-        else
-            metrics_text_count(t, "", labels, 5, value);
+        metrics_text_row(t, rows->labels.data + r->labels, r->labels_end - r->labels, value, time);
     }
 }
 
@@ -85,6 +94,12 @@ static void render_rows(const struct stats *s, struct metrics_text *t) {
             render_collect(&rows, job, job->rows);
     }
     render_collect(&rows, NULL, s->other);
+    render_labels(&rows);
+    if (rows.labels.failed) {
+        t->failed = true;
+        metrics_text_free(&rows.labels);
+        return;
+    }
 #define RENDER_ONE(name, unit, help, field, time)                                                                      \
     metrics_text_family(t, name, METRICS_COUNTER, unit, help);                                                         \
     render_family(&rows, t, offsetof(struct stats_row, field), time);
@@ -92,6 +107,7 @@ static void render_rows(const struct stats *s, struct metrics_text *t) {
 #define RENDER_TIME(name, unit, help, field)  RENDER_ONE(name, unit, help, field, true)
     RENDER_COUNTS(RENDER_COUNT)
     RENDER_TIMES(RENDER_TIME)
+    metrics_text_free(&rows.labels);
 }
 
 static void render_times(const struct stats *s, struct metrics_text *t) {

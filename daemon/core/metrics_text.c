@@ -90,20 +90,41 @@ void metrics_text_family(struct metrics_text *t, const char *name, enum metrics_
     text_add(t, "\n");
 }
 
+void metrics_text_labels(struct metrics_text *labels, const struct metrics_label *all, unsigned n) {
+    for (unsigned i = 0; i < n; i++) {
+        text_add(labels, i == 0 ? "{" : ",");
+        text_add(labels, all[i].name);
+        text_add(labels, "=\"");
+        text_escaped(labels, all[i].value, true);
+        text_add(labels, "\"");
+    }
+    if (n > 0)
+        text_add(labels, "}");
+}
+
+static void text_end_of_line(struct metrics_text *t, const char *value) {
+    text_add(t, " ");
+    text_add(t, value);
+    text_add(t, "\n");
+}
+
 static void text_sample(struct metrics_text *t, const char *suffix, const struct metrics_label *labels, unsigned n,
                         const char *value) {
     text_name(t, true);
     text_add(t, suffix);
-    for (unsigned i = 0; i < n; i++) {
-        text_add(t, i == 0 ? "{" : ",");
-        text_add(t, labels[i].name);
-        text_add(t, "=\"");
-        text_escaped(t, labels[i].value, true);
-        text_add(t, "\"");
-    }
-    text_add(t, n > 0 ? "} " : " ");
-    text_add(t, value);
-    text_add(t, "\n");
+    metrics_text_labels(t, labels, n);
+    text_end_of_line(t, value);
+}
+
+void metrics_text_row(struct metrics_text *t, const char *labels, size_t bytes, uint64_t value, bool nanoseconds) {
+    char text[40];
+    if (nanoseconds)
+        snprintf(text, sizeof text, "%" PRIu64 ".%09" PRIu64, value / 1000000000, value % 1000000000);
+    else
+        snprintf(text, sizeof text, "%" PRIu64, value);
+    text_name(t, true);
+    text_bytes(t, labels, bytes);
+    text_end_of_line(t, text);
 }
 
 void metrics_text_count(struct metrics_text *t, const char *suffix, const struct metrics_label *labels, unsigned n,

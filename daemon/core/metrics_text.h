@@ -39,6 +39,10 @@ void metrics_text_count(struct metrics_text *t, const char *suffix, const struct
                         uint64_t value);
 void metrics_text_value(struct metrics_text *t, const char *suffix, const struct metrics_label *labels, unsigned n,
                         double value);
+/* Labels as text, to be used for many samples: appended to `labels`, a writer that holds nothing else. */
+void metrics_text_labels(struct metrics_text *labels, const struct metrics_label *all, unsigned n);
+/* A sample with labels that were made so: these bytes; the value is nanoseconds of a sum of seconds, or a count. */
+void metrics_text_row(struct metrics_text *t, const char *labels, size_t bytes, uint64_t value, bool nanoseconds);
 void metrics_text_end(struct metrics_text *t);
 void metrics_text_free(struct metrics_text *t);
 
