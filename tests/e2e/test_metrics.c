@@ -20,6 +20,7 @@
 #include "raw.h"
 
 #define RUN_OPS 400
+#define SEEN    1 /* a flag: of half the run */
 
 /* Where a daemon says that its metrics are; it opens its socket before. Skips the case where it was built without. */
 static unsigned metrics_port(const struct e2e_daemon *d) {
@@ -56,6 +57,8 @@ static void run_rank(struct e2e_rank *r) {
                             .count = i % 20 ? (size_t)i * 10 : 100000,
                             .root = i % r->nranks,
                             .seq = (uint64_t)i};
+        if (i == RUN_OPS / 2)
+            e2e_await(r->shared, SEEN);
         collect_run(r, comm, &b, &c);
         if (r->rank == 0)
             atomic_store(&r->shared->flags[0], i + 1);
@@ -125,6 +128,8 @@ static void case_scrape(struct e2e *e) {
         memory = memory || om_sum(&om, "zipccl_registered_bytes", "") > 0;
         ready = ready || om_sum(&om, "zipccl_communicators", "state=\"ready\"") == 1;
         before = om_sum(&om, "zipccl_uptime_seconds", "");
+        if (memory && ready && done > 0)
+            e2e_raise(g.shared, SEEN);
         om_free(&om);
         e2e_sleep(0.01);
     }
@@ -163,7 +168,11 @@ static void case_promtool(struct e2e *e) {
     e2e_set(e, "metrics_listen=127.0.0.1:0");
     e2e_daemons(e, 1);
     unsigned port = metrics_port(&e->daemons[0]);
-    e2e_ranks(e, "00", run_rank, NULL, 60);
+    struct e2e_group g;
+    e2e_start(e, &g, "00", run_rank, NULL);
+    e2e_raise(g.shared, SEEN);
+    e2e_wait(e, &g, 60);
+    e2e_all_passed(e, &g);
     char *text = om_scrape(port, false);
     E2E_CHECK(text != NULL, "no metrics");
     snprintf(path, sizeof path, "%s/metrics", e->dir);
