@@ -5,10 +5,10 @@
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build pkg-config git libuv1-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
-    libcmocka-dev libucx-dev libinih-dev libjansson-dev libxxhash-dev libsystemd-dev libzstd-dev liblz4-dev openmpi-bin
+    libcmocka-dev libucx-dev libinih-dev libjansson-dev libxxhash-dev libsystemd-dev libmicrohttpd-dev libzstd-dev liblz4-dev openmpi-bin
     libopenmpi-dev iproute2 python3)
 if [ "${1:-}" = --lint ]; then
-    packages+=(clang clang-format clang-tidy libclang-rt-14-dev shellcheck)
+    packages+=(clang clang-format clang-tidy libclang-rt-14-dev shellcheck prometheus)
 fi
 
 missing=()
@@ -33,3 +33,7 @@ fi
 echo "setup: installing ${missing[*]}" >&2
 "${sudo[@]}" apt-get update -q >/dev/null
 "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+# Of prometheus the tests want promtool; a server that nobody asked for must not run.
+if [[ " ${missing[*]} " = *" prometheus "* ]] && [ -d /run/systemd/system ]; then
+    "${sudo[@]}" systemctl disable -q --now prometheus 2>/dev/null || true
+fi

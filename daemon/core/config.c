@@ -111,7 +111,8 @@ static void config_allowed(const struct config_key *key, char *text, size_t size
         return;
     }
     if (key->type == CONFIG_BOOL || key->type == CONFIG_HOSTPORT) {
-        snprintf(text, size, "%s", kinds[key->type]);
+        snprintf(text, size, "%s%s", kinds[key->type],
+                 key->type == CONFIG_HOSTPORT && key->min == 0 ? ", or nothing" : "");
         return;
     }
     memcpy((char *)&limits + key->offset, &key->min, sizeof key->min);
@@ -134,7 +135,7 @@ static bool config_assign(struct config *config, const struct config_key *key, c
             ok = ok || strcmp(*a, value) == 0;
         break;
     case CONFIG_HOSTPORT:
-        ok = config_split_hostport(value, host, sizeof host, &port);
+        ok = (value[0] == '\0' && key->min == 0) || config_split_hostport(value, host, sizeof host, &port);
         break;
     case CONFIG_STRING:
         ok = strlen(value) >= key->min;

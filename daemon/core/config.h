@@ -28,6 +28,7 @@ struct config {
     char socket_group[64];
     char listen[96];
     char advertise[96];
+    char metrics_listen[96];
     char device[16];
     uint64_t workers;
     uint64_t busy_poll; /* us, 0: off */

@@ -28,12 +28,16 @@ const struct config_key config_keys[] = {
     {"socket_mode", CONFIG_MODE, "0660", 0, 0777, NULL, FIELD(socket_mode), false, "Mode of the socket, octal."},
     {"socket_group", CONFIG_STRING, "", 0, 0, NULL, FIELD(socket_group), false,
      "Group that owns the socket. Empty: the daemon's own group."},
-    {"listen", CONFIG_HOSTPORT, "0.0.0.0:18515", 0, 0, NULL, FIELD(listen), false,
+    {"listen", CONFIG_HOSTPORT, "0.0.0.0:18515", 1, 0, NULL, FIELD(listen), false,
      "host:port where other daemons connect. Port 0: any free one, see zipcclctl status. The link between daemons is\n"
      "neither encrypted nor authenticated: bind it to the cluster's own network."},
     {"advertise", CONFIG_STRING, "", 0, 0, NULL, FIELD(advertise), false,
      "host or host:port that other daemons dial. Empty: listen's host, or the primary address where that is a\n"
      "wildcard, with listen's port."},
+    {"metrics_listen", CONFIG_HOSTPORT, "127.0.0.1:9464", 0, 0, NULL, FIELD(metrics_listen), false,
+     "host:port where Prometheus reads metrics, at /metrics. Whoever reaches it reads the names of all jobs. Where "
+     "the\n"
+     "port is taken, the daemon says so and runs without. Port 0: any free one, named in the log. Empty: no metrics."},
     {"device", CONFIG_CHOICE, "auto", 0, 0, config_devices, FIELD(device), false, "Where buffers live and codecs run."},
     {"workers", CONFIG_UINT, "0", 0, 1024, NULL, FIELD(workers), false,
      "Worker threads of the host device. 0: chosen from the processors."},

@@ -15,6 +15,7 @@
 
 #include "daemon/core/comm.h"
 #include "daemon/core/log.h"
+#include "daemon/core/metrics.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/session.h"
 #include "kernels/codec.h"
@@ -276,6 +277,7 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
         log_error("cannot set up the executor (result=%d)", (int)rc);
         goto fail;
     }
+    d->metrics = metrics_http_open(d);
     d->device_ops->describe(d->device, device, sizeof device);
     if (d->fabric_ops != NULL)
         d->fabric_ops->describe(d->fabric, fabric, sizeof fabric);
@@ -338,6 +340,7 @@ void daemon_stop(struct daemon *d) {
         _exit(0); /* their memory cannot be freed while others may use it; the kernel takes all of it */
     }
     comm_drop_ids(d);
+    metrics_http_close(d->metrics);
     uv_walk(&d->loop, daemon_close_handle, NULL);
     (void)uv_run(&d->loop, UV_RUN_DEFAULT); /* close callbacks, and look-ups of users */
     /* The fabric first: until it is closed it may hold receives that the executor owns. */

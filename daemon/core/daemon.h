@@ -57,6 +57,7 @@ struct daemon {
     uint32_t nsessions, njobs, ncomms, nids, nlinks;
     uint64_t next_session;
     struct stats stats;
+    struct metrics_http *metrics; /* NULL: off */
 };
 
 struct daemon_options {

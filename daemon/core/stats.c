@@ -38,6 +38,75 @@ const char *stats_counter_help(enum stats_counter counter) {
     return (unsigned)counter < STATS_NUM_COUNTERS ? helps[counter] : NULL;
 }
 
+bool stats_name_shows(const char *name) {
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000}; /* by the bytes that follow */
+    const unsigned char *p = (const unsigned char *)name;
+    while (*p != 0) {
+        unsigned follow = *p < 0x80 ? 0 : *p >= 0xf0 ? 3 : *p >= 0xe0 ? 2 : 1;
+        uint32_t code = follow == 0 ? *p : *p & (0x3fu >> follow);
+        if ((*p >= 0x80 && *p < 0xc2) || *p > 0xf4)
+            return false;
+        p++;
+        for (unsigned i = 0; i < follow; i++, p++) {
+            if ((*p & 0xc0) != 0x80)
+                return false;
+            code = code << 6 | (*p & 0x3f);
+        }
+        bool control = code < 0x20 || (code >= 0x7f && code < 0xa0), half = code >= 0xd800 && code < 0xe000;
+        if (control || half || code < least[follow] || code > 0x10ffff)
+            return false;
+    }
+    return true;
+}
+
+static void stats_merge(struct stats_row *to, const struct stats_row *from) {
+    to->count += from->count;
+    to->errors += from->errors;
+    to->raw_bytes += from->raw_bytes;
+    to->wire_bytes += from->wire_bytes;
+    to->coded_from_bytes += from->coded_from_bytes;
+    to->coded_to_bytes += from->coded_to_bytes;
+    to->total_ns += from->total_ns;
+    to->wait_ns += from->wait_ns;
+    to->encode_ns += from->encode_ns;
+    to->decode_ns += from->decode_ns;
+}
+
+/* Its name leaves the metrics, its numbers stay in them. */
+static void stats_hide(struct stats *s, struct stats_job *job) {
+    if (!job->shown)
+        return;
+    job->shown = false;
+    s->nshown_jobs--;
+    for (unsigned op = 0; op < zipcclNumOps; op++) {
+        for (unsigned dtype = 0; dtype < zipcclNumTypes; dtype++) {
+            for (unsigned codec = 0; codec < STATS_CODECS; codec++) {
+                struct stats_row *r = &job->rows[op][dtype][codec];
+                if (!r->shown)
+                    continue;
+                r->shown = false;
+                s->nshown_rows--;
+                stats_merge(&s->other[op][dtype][codec], r);
+            }
+        }
+    }
+}
+
+/* Names a new job, in the place of the oldest that has ended where all are taken. */
+static void stats_show(struct stats *s, struct stats_job *job) {
+    if (!stats_name_shows(job->name))
+        return;
+    list_for_each(l, &s->jobs) {
+        struct stats_job *old = list_entry(l, struct stats_job, link);
+        if (s->nshown_jobs < STATS_SHOWN_JOBS)
+            break;
+        if (old->live == 0)
+            stats_hide(s, old);
+    }
+    job->shown = s->nshown_jobs < STATS_SHOWN_JOBS;
+    s->nshown_jobs += job->shown;
+}
+
 struct stats_job *stats_job_begin(struct stats *s, const char *name, uid_t uid) {
     list_for_each(l, &s->jobs) {
         struct stats_job *job = list_entry(l, struct stats_job, link);
@@ -54,6 +123,7 @@ struct stats_job *stats_job_begin(struct stats *s, const char *name, uid_t uid) 
     snprintf(job->name, sizeof job->name, "%s", name);
     job->uid = uid;
     job->live = 1;
+    stats_show(s, job);
     list_add_tail(&s->jobs, &job->link);
     return job;
 }
@@ -68,27 +138,18 @@ void stats_job_end(struct stats *s, struct stats_job *job) {
             break;
         if (old->live != 0)
             continue;
+        stats_hide(s, old);
         list_del(&old->link);
         free(old);
         ended--;
     }
 }
 
-void stats_add(struct stats *s, struct stats_job *job, const struct stats_sample *sample) {
-    if ((unsigned)sample->op >= zipcclNumOps || (unsigned)sample->dtype >= zipcclNumTypes ||
-        (unsigned)sample->codec >= STATS_CODECS)
-        return;
-    struct stats_row *r = &job->rows[sample->op][sample->dtype][sample->codec];
+static void stats_row_add(struct stats_row *r, const struct stats_sample *sample) {
     if (sample->result != zipcclSuccess) {
         r->errors++;
-        s->counters[STATS_ops_failed]++;
-        if (sample->result == zipcclCorruptData)
-            s->counters[STATS_corrupt_chunks]++;
         return;
     }
-    s->counters[STATS_ops_done]++;
-    if (sample->codec != zipcclCodecRaw)
-        s->counters[STATS_ops_coded]++;
     r->min_ns = r->count == 0 || sample->total_ns < r->min_ns ? sample->total_ns : r->min_ns;
     r->max_ns = sample->total_ns > r->max_ns ? sample->total_ns : r->max_ns;
     r->count++;
@@ -100,4 +161,36 @@ void stats_add(struct stats *s, struct stats_job *job, const struct stats_sample
     r->wait_ns += sample->wait_ns;
     r->encode_ns += sample->encode_ns;
     r->decode_ns += sample->decode_ns;
+}
+
+static void stats_time_add(struct stats_times *t, uint64_t ns) {
+    unsigned bucket = 0;
+    while (bucket < STATS_BUCKETS && ns > stats_bucket_ns(bucket))
+        bucket++;
+    t->buckets[bucket]++;
+    t->sum_ns += ns;
+}
+
+void stats_add(struct stats *s, struct stats_job *job, const struct stats_sample *sample) {
+    if ((unsigned)sample->op >= zipcclNumOps || (unsigned)sample->dtype >= zipcclNumTypes ||
+        (unsigned)sample->codec >= STATS_CODECS)
+        return;
+    struct stats_row *r = &job->rows[sample->op][sample->dtype][sample->codec];
+    if (job->shown && r->count == 0 && r->errors == 0 && s->nshown_rows < STATS_SHOWN_ROWS) {
+        r->shown = true;
+        s->nshown_rows++;
+    }
+    stats_row_add(r, sample);
+    if (!r->shown)
+        stats_row_add(&s->other[sample->op][sample->dtype][sample->codec], sample);
+    if (sample->result != zipcclSuccess) {
+        s->counters[STATS_ops_failed]++;
+        if (sample->result == zipcclCorruptData)
+            s->counters[STATS_corrupt_chunks]++;
+        return;
+    }
+    s->counters[STATS_ops_done]++;
+    if (sample->codec != zipcclCodecRaw)
+        s->counters[STATS_ops_coded]++;
+    stats_time_add(&s->times[sample->op], sample->total_ns);
 }

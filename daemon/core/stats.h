@@ -4,17 +4,24 @@
  *
  * Belongs to the loop thread. A stats_job is owned by struct stats; it outlives the job's last session so that its
  * numbers can still be read, until STATS_KEPT_JOBS newer ended jobs exist.
+ *
+ * Metrics show a bounded number of jobs and rows by name. Whether a row is shown is settled when it is first used; all
+ * others are summed in `other`, where the rows of shown jobs go when they are shown no more: no sum ever shrinks.
  */
 #ifndef ZIPCCL_DAEMON_STATS_H
 #define ZIPCCL_DAEMON_STATS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "daemon/core/list.h"
 #include "zipccl_types.h"
 
-#define STATS_KEPT_JOBS 64u
+#define STATS_KEPT_JOBS  64u
+#define STATS_SHOWN_JOBS 32u
+#define STATS_SHOWN_ROWS 512u
+#define STATS_BUCKETS    27u /* of times: up to 1 us, 2 us, 4 us... 67 s */
 
 /* X(name, help). The order is the order of display. */
 #define STATS_COUNTERS(X)                                                                                              \
@@ -49,6 +56,13 @@ enum stats_counter {
 struct stats_row {
     uint64_t count, errors, raw_bytes, wire_bytes, coded_from_bytes, coded_to_bytes;
     uint64_t total_ns, wait_ns, encode_ns, decode_ns, min_ns, max_ns;
+    bool shown;
+};
+
+/* How long operations of a kind took, all jobs. */
+struct stats_times {
+    uint64_t buckets[STATS_BUCKETS + 1]; /* not cumulative; the last: longer than all bounds */
+    uint64_t sum_ns;
 };
 
 struct stats_job {
@@ -56,12 +70,16 @@ struct stats_job {
     char name[128];
     uid_t uid;
     uint32_t live; /* jobs that use it: 0 or 1 */
+    bool shown;
     struct stats_row rows[zipcclNumOps][zipcclNumTypes][STATS_CODECS];
 };
 
 struct stats {
     uint64_t counters[STATS_NUM_COUNTERS];
     struct list jobs; /* oldest first */
+    uint32_t nshown_jobs, nshown_rows;
+    struct stats_row other[zipcclNumOps][zipcclNumTypes][STATS_CODECS];
+    struct stats_times times[zipcclNumOps];
 };
 
 struct stats_sample {
@@ -81,5 +99,11 @@ const char *stats_counter_help(enum stats_counter counter);
 struct stats_job *stats_job_begin(struct stats *s, const char *name, uid_t uid);
 void stats_job_end(struct stats *s, struct stats_job *job);
 void stats_add(struct stats *s, struct stats_job *job, const struct stats_sample *sample);
+/* The upper bound of a bucket of times. */
+static inline uint64_t stats_bucket_ns(unsigned bucket) {
+    return 1000ull << bucket;
+}
+/* UTF-8 without control characters: what may be a label. */
+bool stats_name_shows(const char *name);
 
 #endif

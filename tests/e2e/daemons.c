@@ -54,7 +54,7 @@ static pid_t spawn(char *const *argv, const char *log, int flags) {
 
 static void launch(struct e2e *e, unsigned node) {
     struct e2e_daemon *d = &e->daemons[node];
-    char config[96], own[4][128], *argv[2 * E2E_MAX_SETTINGS + 16];
+    char config[96], own[5][128], *argv[2 * E2E_MAX_SETTINGS + 20];
     int n = 0;
     snprintf(d->name, sizeof(d->name), "node%u", node);
     snprintf(d->socket, sizeof(d->socket), "%s/n%u.sock", e->dir, node);
@@ -67,10 +67,11 @@ static void launch(struct e2e *e, unsigned node) {
     snprintf(own[1], sizeof(own[1]), "socket=%s", d->socket);
     snprintf(own[2], sizeof(own[2]), "listen=127.0.0.1:0");
     snprintf(own[3], sizeof(own[3]), "ucx_tls=tcp"); /* leaves nothing in /dev/shm, whatever happens to the daemon */
+    snprintf(own[4], sizeof(own[4]), "metrics_listen="); /* daemons of a machine would want one port */
     argv[n++] = (char *)daemon_path;
     argv[n++] = "--config";
     argv[n++] = config;
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 5; i++) {
         argv[n++] = "--set";
         argv[n++] = own[i];
     }

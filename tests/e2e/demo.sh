@@ -36,6 +36,7 @@ trap 'exit 143' TERM
 for node in 0 1; do
   cat >"$work/node$node.conf" <<CONF
 [zipccld]
+metrics_listen =
 node_name = node$node
 socket = $work/node$node.sock
 listen = 127.0.0.1:0
