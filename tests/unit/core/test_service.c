@@ -48,10 +48,12 @@ static int bound(const char *path, int type, mode_t mode) {
 
 /* Starts zipccld with descriptors from 3 on. names: NULL: no LISTEN_FDS. */
 static pid_t spawn(const char *names, const int *fds, int nfds, const char *setting) {
+    char text[512], number[16];
+    while (recv(notify_fd, text, sizeof text, MSG_DONTWAIT) > 0)
+        ; /* of the one before */
     pid_t pid = fork();
     if (pid != 0)
         return pid;
-    char text[128], number[16];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0644);
     dup2(log, 1);
