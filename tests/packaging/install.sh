@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# install.sh SOURCE BUILD: builds the packages, installs them with dpkg into a root that has nothing but what they depend
+# install.sh BUILD: builds the packages, installs them with dpkg into a root that has nothing but what they depend
 # on, runs zipccld there as its own user, and builds a program against libzipccl-dev. 77 (skipped) without root or dpkg.
 set -euo pipefail
-source_dir=$1
-build_dir=$2
+build_dir=$1
 skip() {
     echo "skipped: $1"
     exit 77
@@ -110,11 +109,13 @@ ZIPCCL_SOCKET=/run/zipccl/admin.sock chroot "$root" /usr/bin/zipcclctl status >/
 echo "== build against libzipccl-dev"
 pc=$(find "$root/usr/lib" -name zipccl.pc)
 export PKG_CONFIG_PATH=${pc%/*}
-cc -std=c11 -Wall -Werror "$(dirname "$0")/hello.c" -o "$root/usr/bin/hello" \
-    $(pkg-config --define-variable=prefix="$root/usr" --cflags --libs zipccl)
+# The .pc file finds its prefix by itself, here below the root.
+read -ra cflags <<<"$(pkg-config --cflags zipccl)"
+read -ra libs <<<"$(pkg-config --libs zipccl)"
+cc -std=c11 -Wall -Werror "${cflags[@]}" "$(dirname "$0")/hello.c" -o "$root/usr/bin/hello" "${libs[@]}"
 chroot "$root" hello
-cc -std=c11 -Wall -Werror "$(dirname "$0")/hello.c" -o "$root/usr/bin/hello-static" \
-    $(pkg-config --define-variable=prefix="$root/usr" --cflags zipccl) "${pc%/pkgconfig/*}/libzipccl.a" \
+cc -std=c11 -Wall -Werror "${cflags[@]}" "$(dirname "$0")/hello.c" -o "$root/usr/bin/hello-static" \
+    "${pc%/pkgconfig/*}/libzipccl.a" \
     -lprotobuf-c -pthread
 chroot "$root" hello-static
 
