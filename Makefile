@@ -3,7 +3,7 @@
 JOBS ?= $(shell nproc)
 CTEST := ctest --output-on-failure
 
-.PHONY: help kernels-report setup build demo test check format format-check tidy asan tsan clang fuzz bench install clean
+.PHONY: help kernels-report setup build demo test check format format-check tidy asan tsan clang fuzz bench install deb clean
 
 help:
 	@echo "make demo     two node daemons and four trainers on this machine: a compressed all-gather of real tensors"
@@ -12,6 +12,7 @@ help:
 	@echo "make check    what else must be clean: format, clang-tidy, clang, ASan+UBSan, TSan"
 	@echo "make fuzz     run every fuzz target for FUZZ_SECONDS (60) seconds"
 	@echo "make kernels-report  registers, shared memory, occupancy and predicted speed of the GPU kernels (wants nvcc)"
+	@echo "make deb      Debian packages into build/packages: zipccl, libzipccl0, libzipccl-dev"
 	@echo "make install  install the build (DESTDIR and PREFIX are honoured)"
 
 setup:
@@ -64,6 +65,10 @@ kernels-report:
 
 install: build
 	cmake --install build $(if $(PREFIX),--prefix $(PREFIX))
+
+deb: build
+	cd build && cpack -G DEB -B packages
+	rm -rf build/packages/_CPack_Packages
 
 clean:
 	rm -rf build build-asan build-tsan build-debug build-clang build-fuzz

@@ -344,6 +344,13 @@ bool config_check(const struct config *config, struct config_errors *errors) {
     if (strlen(config->socket) > sizeof config->socket - 6)
         config_errors_add(errors, "socket: '%s' is too long, at most %zu bytes", config->socket,
                           sizeof config->socket - 6);
+    if (config->admin_socket[0] != '\0') {
+        if (config->admin_socket[0] != '/' || strlen(config->admin_socket) > sizeof config->admin_socket - 6)
+            config_errors_add(errors, "admin_socket: '%s' is not an absolute path of at most %zu bytes",
+                              config->admin_socket, sizeof config->admin_socket - 6);
+        if (strcmp(config->admin_socket, config->socket) == 0)
+            config_errors_add(errors, "admin_socket: '%s' is the clients' socket already", config->admin_socket);
+    }
     if (config->advertise[0] != '\0' && strchr(config->advertise, ':') != NULL &&
         !config_split_hostport(config->advertise, host, sizeof host, &port))
         config_errors_add(errors, "advertise: bad value '%s', allowed: host or host:port", config->advertise);

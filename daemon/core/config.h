@@ -26,6 +26,7 @@ struct config {
     char socket[104]; /* fits sun_path */
     uint64_t socket_mode;
     char socket_group[64];
+    char admin_socket[104];
     char listen[96];
     char advertise[96];
     char metrics_listen[96];

@@ -28,6 +28,9 @@ const struct config_key config_keys[] = {
     {"socket_mode", CONFIG_MODE, "0660", 0, 0777, NULL, FIELD(socket_mode), false, "Mode of the socket, octal."},
     {"socket_group", CONFIG_STRING, "", 0, 0, NULL, FIELD(socket_group), false,
      "Group that owns the socket. Empty: the daemon's own group."},
+    {"admin_socket", CONFIG_STRING, "", 0, 0, NULL, FIELD(admin_socket), false,
+     "Unix socket for administration alone: status and commands, for root and the daemon's user, mode 0600.\n"
+     "Empty: none, unless systemd passes one."},
     {"listen", CONFIG_HOSTPORT, "0.0.0.0:18515", 1, 0, NULL, FIELD(listen), false,
      "host:port where other daemons connect. Port 0: any free one, see zipcclctl status. The link between daemons is\n"
      "neither encrypted nor authenticated: bind it to the cluster's own network."},

@@ -21,9 +21,6 @@
 #include "kernels/codec.h"
 #include "proto/op.h"
 #include "zipccl.h"
-#ifdef ZIPCCL_HAVE_SYSTEMD
-#    include <systemd/sd-daemon.h>
-#endif
 
 #define DAEMON_TICK_MS      100
 #define DAEMON_INLINE_BYTES (32u << 10) /* work on less is done on the loop: handing it over costs more */
@@ -33,14 +30,6 @@ uint64_t daemon_now_ns(void) {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
-}
-
-void daemon_notify(const char *state) {
-#ifdef ZIPCCL_HAVE_SYSTEMD
-    (void)sd_notify(0, state);
-#else
-    (void)state;
-#endif
 }
 
 static void daemon_reap(uv_prepare_t *handle) {
@@ -56,6 +45,7 @@ static void daemon_tick(uv_timer_t *timer) {
     session_tick(d, now);
     comm_tick(d, now);
     peer_tick(d, now);
+    service_tick(d, now);
     if (!d->draining)
         return;
     bool late = now >= d->drain_deadline_ns;
@@ -74,10 +64,11 @@ void daemon_drain(struct daemon *d, const char *why) {
     }
     log_info("%s: draining for up to %g s (sessions=%u comms=%u)", why, (double)d->config.drain_timeout / 1000.0,
              d->nsessions, d->ncomms);
-    daemon_notify("STOPPING=1");
     d->draining = true;
+    service_stopping(d);
     d->drain_deadline_ns = now + d->config.drain_timeout * 1000000ull;
     server_close(&d->server);
+    server_close(&d->admin_server);
     server_close(&d->peer_server);
     if (uv_timer_start(&d->tick, daemon_tick, 0, DAEMON_TICK_MS / 5) != 0)
         uv_stop(&d->loop);
@@ -118,6 +109,7 @@ static void daemon_reload(uv_signal_t *handle, int signum) {
     struct config fresh;
     bool ok = true;
     (void)signum;
+    service_reloading(d);
     config_defaults(&fresh);
     if (d->config_path != NULL)
         ok = config_load(&fresh, d->config_path, &errors);
@@ -132,6 +124,7 @@ static void daemon_reload(uv_signal_t *handle, int signum) {
             log_error("reload refused, the old configuration stays: %s", errors.lines[i]);
     }
     config_errors_free(&errors);
+    service_reloaded(d);
 }
 
 static void daemon_device_ready(uv_poll_t *handle, int status, int events) {
@@ -234,10 +227,29 @@ static void daemon_names(struct daemon *d, const struct daemon_options *options)
                                                                     : PLAN_STREAM;
 }
 
+/* Sockets that systemd holds are taken as they are; else ours are made. */
+static zipcclResult_t daemon_open_sockets(struct daemon *d) {
+    const struct config *c = &d->config;
+    struct service *s = &d->service;
+    struct server_unix client = {c->socket, c->socket_group, (unsigned)c->socket_mode};
+    struct server_unix admin = {c->admin_socket, "", 0600};
+    int client_fd = s->client_fd, admin_fd = s->admin_fd;
+    s->client_fd = s->admin_fd = -1; /* the server's from here on */
+    zipcclResult_t rc = client_fd >= 0 ? server_adopt(d, &d->server, &client, client_fd, session_accepted)
+                                       : server_open_unix(d, &d->server, &client, session_accepted);
+    if (admin_fd >= 0 && rc != zipcclSuccess)
+        close(admin_fd);
+    else if (admin_fd >= 0)
+        rc = server_adopt(d, &d->admin_server, &admin, admin_fd, session_accepted_admin);
+    else if (rc == zipcclSuccess && admin.path[0] != '\0')
+        rc = server_open_unix(d, &d->admin_server, &admin, session_accepted_admin);
+    return rc;
+}
+
 zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *options) {
     char device[128] = "", fabric[128] = "none";
     *d = (struct daemon){.started_ns = daemon_now_ns()};
-    d->server = d->peer_server = (struct server){.fd = -1, .lock_fd = -1, .spare_fd = -1};
+    d->server = d->admin_server = d->peer_server = (struct server){.fd = -1, .lock_fd = -1, .spare_fd = -1};
     list_init(&d->sessions);
     list_init(&d->jobs);
     list_init(&d->comms);
@@ -245,6 +257,8 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
     list_init(&d->links);
     stats_init(&d->stats);
     daemon_names(d, options);
+    if (service_init(&d->service) != zipcclSuccess)
+        return zipcclInvalidArgument;
     if (getrandom(d->instance, sizeof d->instance, 0) != (ssize_t)sizeof d->instance || uv_loop_init(&d->loop) != 0) {
         log_error("cannot start: %s", strerror(errno));
         return zipcclSystemError;
@@ -258,8 +272,7 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
         goto fail;
     /* The Unix socket and its lock come first: a second daemon must say so, not that a port is taken. Nothing is
      * accepted before the loop runs. */
-    if ((rc = daemon_open_signals(d)) != zipcclSuccess ||
-        (rc = server_open_unix(d, &d->server, session_accepted)) != zipcclSuccess ||
+    if ((rc = daemon_open_signals(d)) != zipcclSuccess || (rc = daemon_open_sockets(d)) != zipcclSuccess ||
         (rc = server_open_tcp(d, &d->peer_server, peer_accepted)) != zipcclSuccess ||
         (rc = daemon_open_device(d)) != zipcclSuccess || (rc = daemon_open_fabric(d)) != zipcclSuccess)
         goto fail;
@@ -285,7 +298,7 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
              "decode_MBps=%llu)",
              ZIPCCL_MAJOR, ZIPCCL_MINOR, ZIPCCL_PATCH, d->config.socket, d->listening, d->advertise, device, fabric,
              (unsigned long long)d->encode_bps / 1000000, (unsigned long long)d->decode_bps / 1000000);
-    daemon_notify("READY=1");
+    service_ready(d);
     return zipcclSuccess;
 fail:
     daemon_stop(d);
@@ -322,7 +335,9 @@ static void daemon_close_handle(uv_handle_t *handle, void *arg) {
 void daemon_stop(struct daemon *d) {
     d->draining = true;
     server_close(&d->server);
+    server_close(&d->admin_server);
     server_close(&d->peer_server);
+    service_close(&d->service);
     (void)comm_drain(d, true);
     list_for_each_safe(l, &d->sessions) session_kill(list_entry(l, struct session, link), "the daemon ends");
     uint64_t end = daemon_now_ns() + DAEMON_END_NS;

@@ -16,6 +16,7 @@
 #include "daemon/core/executor.h"
 #include "daemon/core/list.h"
 #include "daemon/core/server.h"
+#include "daemon/core/service.h"
 #include "daemon/core/stats.h"
 #include "proto/spin.h"
 
@@ -51,7 +52,9 @@ struct daemon {
     zipcclArm_t arm; /* of operations whose ranks pin none */
     enum plan_phases phases;
 
-    struct server server;      /* clients */
+    struct service service;
+    struct server server; /* clients */
+    struct server admin_server;
     struct server peer_server; /* daemons */
     struct list sessions, jobs, comms, ids, links;
     uint32_t nsessions, njobs, ncomms, nids, nlinks;
@@ -76,8 +79,6 @@ void daemon_stop(struct daemon *d);
 void daemon_drain(struct daemon *d, const char *why);
 
 uint64_t daemon_now_ns(void); /* CLOCK_MONOTONIC */
-/* sd_notify, where it was built in and systemd listens. */
-void daemon_notify(const char *state);
 
 /* Measures the codec on the device: bytes of values a second, all workers. */
 void calibrate_run(const struct device_ops *ops, struct device *device, uint64_t *encode_bps, uint64_t *decode_bps);

@@ -24,6 +24,11 @@ static bool requests_hello(struct session *s, const struct frame *f, const Zipcc
                       m->version_min, m->version_max, d->config.node_name, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
         return false;
     }
+    if (m->job[0] != '\0' && s->admin) {
+        session_error(s, f->id, zipcclInvalidUsage, "jobs run over the client socket (%s), not the admin socket",
+                      d->config.socket);
+        return false;
+    }
     if (m->job[0] != '\0') {
         if (d->draining) {
             session_error(s, f->id, zipcclDaemonUnavailable, "zipccld on node %s is shutting down",
@@ -81,6 +86,11 @@ static void requests_message(struct session *s, const struct frame *f, const Pro
     }
 }
 
+/* What the admin socket serves. */
+static bool requests_for_admin(uint16_t type) {
+    return type == WIRE_HELLO || type == WIRE_STATUS || type == WIRE_STATS;
+}
+
 bool requests_handle(struct session *s, const struct frame *f) {
     struct daemon *d = s->daemon;
     ProtobufCMessage *m = NULL;
@@ -94,6 +104,11 @@ bool requests_handle(struct session *s, const struct frame *f) {
     if (f->nfds > 0 && !requests_takes_fds(f->type)) {
         d->stats.counters[STATS_frames_bad]++;
         session_error(s, f->id, zipcclInvalidArgument, "frame type %u carries no descriptors", f->type);
+        return true;
+    }
+    if (s->admin && !requests_for_admin(f->type)) {
+        session_error(s, f->id, zipcclInvalidUsage,
+                      "the admin socket serves status and administration, not frame type %u", f->type);
         return true;
     }
     switch (f->type) {

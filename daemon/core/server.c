@@ -108,16 +108,16 @@ static bool server_claim(struct server *s, const struct sockaddr_un *address) {
     return true;
 }
 
-zipcclResult_t server_open_unix(struct daemon *d, struct server *s, void (*accepted)(struct daemon *d, int fd)) {
-    const struct config *c = &d->config;
+zipcclResult_t server_open_unix(struct daemon *d, struct server *s, const struct server_unix *where,
+                                void (*accepted)(struct daemon *d, int fd)) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     gid_t group = (gid_t)-1;
     server_init(d, s, accepted);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", c->socket);
-    if (c->socket_group[0] != '\0') {
-        const struct group *g = getgrnam(c->socket_group);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", where->path);
+    if (where->group[0] != '\0') {
+        const struct group *g = getgrnam(where->group);
         if (g == NULL) {
-            log_error("socket_group: there is no group '%s'", c->socket_group);
+            log_error("socket_group: there is no group '%s'", where->group);
             return zipcclInvalidArgument;
         }
         group = g->gr_gid;
@@ -134,25 +134,45 @@ zipcclResult_t server_open_unix(struct daemon *d, struct server *s, void (*accep
     int rc = bind(s->fd, (const struct sockaddr *)&address, sizeof address);
     umask(mask);
     if (rc != 0) {
-        log_error("cannot bind %s: %s", c->socket, strerror(errno));
+        log_error("cannot bind %s: %s", where->path, strerror(errno));
         goto fail;
     }
-    snprintf(s->path, sizeof s->path, "%s", c->socket); /* ours to remove from here on */
+    snprintf(s->path, sizeof s->path, "%s", where->path); /* ours to remove from here on */
     if (listen(s->fd, 1024) != 0) {
-        log_error("listen %s: %s", c->socket, strerror(errno));
+        log_error("listen %s: %s", where->path, strerror(errno));
         goto fail;
     }
-    if (group != (gid_t)-1 && chown(c->socket, (uid_t)-1, group) != 0) {
-        log_error("cannot give %s to group %s: %s", c->socket, c->socket_group, strerror(errno));
+    if (group != (gid_t)-1 && chown(where->path, (uid_t)-1, group) != 0) {
+        log_error("cannot give %s to group %s: %s", where->path, where->group, strerror(errno));
         goto fail;
     }
-    if (chmod(c->socket, (mode_t)c->socket_mode) != 0) {
-        log_error("chmod %s: %s", c->socket, strerror(errno));
+    if (chmod(where->path, (mode_t)where->mode) != 0) {
+        log_error("chmod %s: %s", where->path, strerror(errno));
         goto fail;
     }
     if (server_watch(d, s) == zipcclSuccess)
         return zipcclSuccess;
 fail:
+    server_close(s);
+    return zipcclSystemError;
+}
+
+zipcclResult_t server_adopt(struct daemon *d, struct server *s, const struct server_unix *where, int fd,
+                            void (*accepted)(struct daemon *d, int fd)) {
+    struct sockaddr_un bound = {.sun_family = AF_UNIX};
+    socklen_t length = sizeof bound;
+    server_init(d, s, accepted);
+    s->fd = fd;
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+        getsockname(fd, (struct sockaddr *)&bound, &length) != 0) {
+        log_error("cannot use an inherited socket: %s", strerror(errno));
+    } else if (server_watch(d, s) == zipcclSuccess) {
+        if (where->path[0] != '\0' && strncmp(bound.sun_path, where->path, sizeof bound.sun_path) != 0)
+            log_warn("systemd's socket %.*s is served, not %s of the configuration", (int)sizeof bound.sun_path,
+                     bound.sun_path, where->path);
+        return zipcclSuccess;
+    }
     server_close(s);
     return zipcclSystemError;
 }

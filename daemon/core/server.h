@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Listening sockets: the Unix socket for clients, with its lock, and the TCP socket for daemons.
+ * Listening sockets: Unix sockets for clients and administrators, made here with a lock or inherited, and the TCP
+ * socket for daemons.
  *
  * A struct server lies in struct daemon, belongs to the loop thread and owns its descriptors until server_close.
  */
@@ -25,9 +26,19 @@ struct server {
     struct daemon *daemon;
 };
 
+/* A Unix socket. group: "": the daemon's own. */
+struct server_unix {
+    const char *path, *group;
+    unsigned mode;
+};
+
 /* The reason of a failure is logged. */
-ZIPCCL_MUST_CHECK zipcclResult_t server_open_unix(struct daemon *d, struct server *s,
+ZIPCCL_MUST_CHECK zipcclResult_t server_open_unix(struct daemon *d, struct server *s, const struct server_unix *where,
                                                   void (*accepted)(struct daemon *d, int fd));
+/* Serves a listening Unix socket that somebody else made and will remove; takes fd. where: what the configuration
+ * says, to tell where it differs. */
+ZIPCCL_MUST_CHECK zipcclResult_t server_adopt(struct daemon *d, struct server *s, const struct server_unix *where,
+                                              int fd, void (*accepted)(struct daemon *d, int fd));
 /* Also sets d->listening and d->advertise. */
 ZIPCCL_MUST_CHECK zipcclResult_t server_open_tcp(struct daemon *d, struct server *s,
                                                  void (*accepted)(struct daemon *d, int fd));

@@ -115,7 +115,7 @@ void session_tick(struct daemon *d, uint64_t now_ns) {
 static bool session_frame(struct session *s, const struct frame *f) {
     s->daemon->stats.counters[STATS_frames_received]++;
     s->daemon->served = true;
-    if (f->type == WIRE_REQUEST && s->state == SESSION_OPEN) {
+    if (f->type == WIRE_REQUEST && !s->admin && s->state == SESSION_OPEN) {
         comm_request(s, f);
         return true;
     }
@@ -162,9 +162,10 @@ static void session_ready(uv_poll_t *poll, int status, int events) {
     session_watch(s);
 }
 
-static void session_refuse(struct daemon *d, struct frame_conn *conn, const char *text, uid_t uid, pid_t pid) {
+static void session_refuse(struct daemon *d, struct frame_conn *conn, zipcclResult_t result, const char *text,
+                           uid_t uid, pid_t pid) {
     Zipccl__Error error = ZIPCCL__ERROR__INIT;
-    error.result = zipcclLimitExceeded;
+    error.result = (uint32_t)result;
     error.text = (char *)text;
     d->stats.counters[STATS_sessions_refused]++;
     log_warn("connection refused: %s (uid=%u pid=%d)", text, uid, (int)pid);
@@ -173,7 +174,7 @@ static void session_refuse(struct daemon *d, struct frame_conn *conn, const char
     frame_conn_free(conn);
 }
 
-void session_accepted(struct daemon *d, int fd) {
+static void session_open(struct daemon *d, int fd, bool admin) {
     struct ucred cred;
     socklen_t length = sizeof cred;
     char text[160];
@@ -187,24 +188,30 @@ void session_accepted(struct daemon *d, int fd) {
         log_warn("connection refused: out of memory (uid=%u pid=%d)", cred.uid, (int)cred.pid);
         return;
     }
+    if (admin && cred.uid != 0 && cred.uid != geteuid()) {
+        snprintf(text, sizeof text, "user %u may not administrate this daemon: root and user %u may", cred.uid,
+                 geteuid());
+        session_refuse(d, conn, zipcclPermissionDenied, text, cred.uid, cred.pid);
+        return;
+    }
     uint32_t same = 0;
     list_for_each(l, &d->sessions) same += list_entry(l, struct session, link)->uid == cred.uid;
     if (d->nsessions >= d->config.max_sessions) {
         snprintf(text, sizeof text, "this daemon serves %u sessions, the most that are allowed (max_sessions)",
                  d->nsessions);
-        session_refuse(d, conn, text, cred.uid, cred.pid);
+        session_refuse(d, conn, zipcclLimitExceeded, text, cred.uid, cred.pid);
         return;
     }
     if (same >= d->config.max_sessions_per_user) {
         snprintf(text, sizeof text, "user %u has %u sessions, the most that are allowed (max_sessions_per_user)",
                  cred.uid, same);
-        session_refuse(d, conn, text, cred.uid, cred.pid);
+        session_refuse(d, conn, zipcclLimitExceeded, text, cred.uid, cred.pid);
         return;
     }
     struct session *s = calloc(1, sizeof *s);
     if (s == NULL || uv_poll_init(&d->loop, &s->poll, frame_conn_fd(conn)) != 0) {
         free(s);
-        session_refuse(d, conn, "out of memory", cred.uid, cred.pid);
+        session_refuse(d, conn, zipcclLimitExceeded, "out of memory", cred.uid, cred.pid);
         return;
     }
     s->poll.data = s;
@@ -215,6 +222,7 @@ void session_accepted(struct daemon *d, int fd) {
     s->pid = cred.pid;
     s->uid = cred.uid;
     s->gid = cred.gid;
+    s->admin = admin;
     handles_init(&s->buffers, SESSION_MAX_BUFFERS);
     handles_init(&s->comms, SESSION_MAX_COMMS);
     list_init(&s->owned_buffers);
@@ -223,4 +231,12 @@ void session_accepted(struct daemon *d, int fd) {
     d->nsessions++;
     d->stats.counters[STATS_sessions_opened]++;
     session_watch(s);
+}
+
+void session_accepted(struct daemon *d, int fd) {
+    session_open(d, fd, false);
+}
+
+void session_accepted_admin(struct daemon *d, int fd) {
+    session_open(d, fd, true);
 }

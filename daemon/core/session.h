@@ -58,6 +58,7 @@ struct session {
     gid_t gid;
     char program[64];
     uint64_t features;
+    bool admin;      /* came by the admin socket: commands and status, no collectives */
     struct job *job; /* NULL: a session that runs no collectives */
     struct handles buffers, comms;
     struct list owned_buffers; /* also those released while an operation uses them */
@@ -65,7 +66,8 @@ struct session {
     uint64_t buffer_bytes;
 };
 
-void session_accepted(struct daemon *d, int fd); /* takes fd */
+void session_accepted(struct daemon *d, int fd);       /* takes fd, as does: */
+void session_accepted_admin(struct daemon *d, int fd); /* root and the daemon's user alone */
 /* The session ends: its communicators fail, its buffers go. Logs why once. Memory stays until session_reap. */
 void session_kill(struct session *s, const char *why);
 void session_reap(struct daemon *d);

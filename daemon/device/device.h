@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/heartbeat.h"
 #include "zipccl_types.h"
 
 struct device; /* opened by device_open, freed by close */
@@ -87,6 +88,8 @@ struct device_ops {
     void (*poll)(struct device *device);
     /* For status: "host: 2 workers, avx512". */
     void (*describe)(const struct device *device, char *text, size_t size);
+    /* Of the i-th thread, NULL past the last one; the operation itself may be NULL. Valid until close. */
+    const struct heartbeat *(*heartbeat)(const struct device *device, unsigned i);
 };
 
 extern const struct device_ops device_host;

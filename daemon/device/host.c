@@ -31,6 +31,7 @@ struct queue {
 struct worker {
     struct device *device;
     pthread_t thread;
+    struct heartbeat heartbeat;
     struct host_scratch scratch;
 };
 
@@ -108,8 +109,10 @@ static void *worker_main(void *arg) {
             if (d->idle > 0 && (d->codec.head || d->copy.head))
                 pthread_cond_signal(&d->wake);
             pthread_mutex_unlock(&d->lock);
+            heartbeat_work(&self->heartbeat);
             host_work_run(job, &self->scratch);
             give_back(d, job);
+            heartbeat_idle(&self->heartbeat);
             pthread_mutex_lock(&d->lock);
         } else if (d->stop) {
             break;
@@ -241,6 +244,10 @@ static void host_describe(const struct device *d, char *text, size_t size) {
              codec_isa_name(codec_isa_current()));
 }
 
+static const struct heartbeat *host_heartbeat(const struct device *d, unsigned i) {
+    return i < d->nworkers ? &d->workers[i].heartbeat : NULL;
+}
+
 const struct device_ops device_host = {
     .name = "host",
     .open = host_open,
@@ -253,4 +260,5 @@ const struct device_ops device_host = {
     .fd = host_fd,
     .poll = host_poll,
     .describe = host_describe,
+    .heartbeat = host_heartbeat,
 };

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/heartbeat.h"
 #include "zipccl_types.h"
 
 struct fabric;
@@ -100,6 +101,8 @@ struct fabric_ops {
     int (*fd)(const struct fabric *fabric);
     void (*poll)(struct fabric *fabric);
     void (*describe)(const struct fabric *fabric, char *text, size_t size);
+    /* Of the progress thread; may be NULL. Valid until close. */
+    const struct heartbeat *(*heartbeat)(const struct fabric *fabric);
     /* Counters since open. */
     void (*counters)(const struct fabric *fabric, uint64_t *sent_bytes, uint64_t *received_bytes);
 };

@@ -285,6 +285,10 @@ static void ucx_poll(struct fabric *f) {
     }
 }
 
+static const struct heartbeat *ucx_heartbeat(const struct fabric *f) {
+    return &f->heartbeat;
+}
+
 static void ucx_describe(const struct fabric *f, char *text, size_t size) {
     snprintf(text, size, "%s", f->describe);
 }
@@ -309,5 +313,6 @@ const struct fabric_ops fabric_ucx = {
     .fd = ucx_get_fd,
     .poll = ucx_poll,
     .describe = ucx_describe,
+    .heartbeat = ucx_heartbeat,
     .counters = ucx_counters,
 };

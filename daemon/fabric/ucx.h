@@ -111,6 +111,7 @@ struct fabric {
     int ucx_fd, order_fd, done_fd;
     pthread_t thread;
     bool started;
+    struct heartbeat heartbeat;
     char describe[96];
 
     struct fabric_peer *peers; /* loop thread */

@@ -224,6 +224,7 @@ void *ucx_progress_main(void *arg) {
     for (;;) {
         uint64_t due = UINT64_MAX;
         struct fabric_send *send;
+        heartbeat_work(&f->heartbeat);
         bool orders, busy = run_orders(f);
         for (unsigned i = 0; i < PROGRESS_BURST && ucp_worker_progress(f->worker); i++)
             busy = true;
@@ -241,8 +242,10 @@ void *ucx_progress_main(void *arg) {
         if (busy || orders || ucp_worker_arm(f->worker) == UCS_ERR_BUSY)
             continue;
         atomic_store(&f->sleeping, true);
-        if (!stopped(f, &orders) && !orders)
+        if (!stopped(f, &orders) && !orders) {
+            heartbeat_idle(&f->heartbeat);
             sleep_until(f, due);
+        }
         atomic_store(&f->sleeping, false);
     }
     shut_down(f);
