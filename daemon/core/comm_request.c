@@ -301,8 +301,8 @@ void comm_request(struct session *s, const struct frame *f) {
      * ranks: they must hear the cause, not that this one left. */
     bool joins = c->op_active && !op_is_pairwise((zipcclOp_t)r->op) && m->called + 1 >= c->seq &&
                  m->called + 1 < c->seq + c->ndesc;
-    if (s->daemon->draining && !joins) {
-        comm_fail(c, NULL, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", s->daemon->config.node_name);
+    if (!joins && drain_why(s->daemon, c->job, text, sizeof text) != NULL) {
+        comm_fail(c, NULL, zipcclDaemonUnavailable, "%s", text);
         comm_complete(m, &p, c->error, c->text, 0, zipcclCodecRaw);
         return;
     }

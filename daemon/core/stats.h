@@ -11,10 +11,12 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/core/flight.h"
 #include "daemon/core/list.h"
 #include "zipccl_types.h"
 
-#define STATS_KEPT_JOBS 64u
+#define STATS_KEPT_JOBS    64u
+#define STATS_KEPT_FLIGHTS 16u /* flight recorders of ended jobs: they are large */
 
 /* X(name, help). The order is the order of display. */
 #define STATS_COUNTERS(X)                                                                                              \
@@ -55,7 +57,8 @@ struct stats_job {
     struct list link;
     char name[128];
     uid_t uid;
-    uint32_t live; /* jobs that use it: 0 or 1 */
+    uint32_t live;         /* jobs that use it: 0 or 1 */
+    struct flight *flight; /* NULL: no memory, or dropped */
     struct stats_row rows[zipcclNumOps][zipcclNumTypes][STATS_CODECS];
 };
 
