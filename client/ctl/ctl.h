@@ -82,6 +82,15 @@ enum ctl_exit ctl_fail(const struct ctl_args *args, enum ctl_exit code, const ch
 enum ctl_exit ctl_status(const struct ctl_args *args);
 enum ctl_exit ctl_stats(const struct ctl_args *args);
 enum ctl_exit ctl_decisions(const struct ctl_args *args);
+enum ctl_exit ctl_flight(const struct ctl_args *args);
+enum ctl_exit ctl_events(const struct ctl_args *args);
+enum ctl_exit ctl_jobs(const struct ctl_args *args);
+enum ctl_exit ctl_config_show(const struct ctl_args *args);
+enum ctl_exit ctl_config_check(const struct ctl_args *args);
+enum ctl_exit ctl_log_level(const struct ctl_args *args);
+enum ctl_exit ctl_reload(const struct ctl_args *args);
+enum ctl_exit ctl_drain_node(const struct ctl_args *args);
+enum ctl_exit ctl_drain_job(const struct ctl_args *args);
 enum ctl_exit ctl_analyze(const struct ctl_args *args);
 enum ctl_exit ctl_bench_codec(const struct ctl_args *args);
 enum ctl_exit ctl_bench_collective(const struct ctl_args *args);
