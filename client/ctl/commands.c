@@ -30,6 +30,15 @@ static const struct ctl_option decisions_options[] = {
     OPTION_END,
 };
 
+static const struct ctl_option top_options[] = {
+    OPTION_SOCKET,
+    {"interval", "SECONDS", "1", "time from look to look, over which rates are taken", false},
+    {"sort", "KEY", "raw", "raw, wire, ratio, ops, wait or name", false},
+    {"once", NULL, NULL, "print one table and end, as without a terminal", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
 static const struct ctl_option flight_options[] = {
     OPTION_SOCKET,
     {"last", "N", NULL, "the youngest N operations; else 32, with --json all that are kept", false},
@@ -140,6 +149,10 @@ const struct ctl_command ctl_commands[] = {
      "Below, for each arm and codec that came into question, the time that the model predicts, what the slowest node\n"
      "measured in the last trial, and the best time of this node since.",
      decisions_options, ctl_decisions},
+    {"top", NULL, false, "A live table of jobs: bytes, ratio, operations a second, time by phase.",
+     "Keys sort: r raw, w wire, x ratio, o operations, a waiting, n name; q ends it. wait, encode and decode as in "
+     "stats.",
+     top_options, ctl_top},
     {"flight", "JOB", true, "The last operations of a job: what hung, and where.",
      "The daemon keeps the last 4,096 of each job, also for a while after it has ended. called: ranks of this node "
      "that\n"

@@ -82,6 +82,7 @@ enum ctl_exit ctl_fail(const struct ctl_args *args, enum ctl_exit code, const ch
 enum ctl_exit ctl_status(const struct ctl_args *args);
 enum ctl_exit ctl_stats(const struct ctl_args *args);
 enum ctl_exit ctl_decisions(const struct ctl_args *args);
+enum ctl_exit ctl_top(const struct ctl_args *args);
 enum ctl_exit ctl_flight(const struct ctl_args *args);
 enum ctl_exit ctl_events(const struct ctl_args *args);
 enum ctl_exit ctl_jobs(const struct ctl_args *args);

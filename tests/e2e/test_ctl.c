@@ -174,6 +174,8 @@ static void case_load(struct e2e *e) {
     printf("zipcclctl status: %.1f ms at best, of %d\n", best * 1e3, STATUSES);
     E2E_CHECK(best < (LEAST_S + PROCESS_S) * E2E_SLOW, "status took %.3f s", best);
     expect(e, 0, "jobs", 0, "200");
+    expect(e, 0, "top --once --interval 0.1", 0, "ops/s");
+    json_decref(ctl_json(e, 0, "top --interval 0.1", "zipccl.top/1"));
     e2e_raise(g.shared, LET_GO);
     e2e_wait(e, &g, 20);
     e2e_all_passed(e, &g);
