@@ -170,6 +170,13 @@ const struct ctl_command ctl_commands[] = {
      "Runs zipccld --check-config, on /etc/zipccl/zipccld.conf where no file is named. Exit code 1 says that it is "
      "not.",
      check_options, ctl_config_check},
+    {"doctor", NULL, false, "What of this node is known to make trouble, each with the remedy.",
+     "Looks at the daemon and its socket, limits, shared memory, namespaces, clock, pages, NUMA, governor, "
+     "transports,\n"
+     "network devices and their speed, and at GPUs where there is a driver. Limits are the daemon's where this user "
+     "may\n"
+     "see them, else this shell's. Exit code 0: all is well; 4: warnings; 1: a check failed; 3: the daemon is down.",
+     plain_options, ctl_doctor},
     {"log level", "LEVEL", true, "Change what the daemon logs: error, warn, info or debug.",
      "For root and the daemon's own user. It lasts until the next reload or start.", plain_options, ctl_log_level},
     {"reload", NULL, false, "Have the daemon read its configuration again, and say what changed.",

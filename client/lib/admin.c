@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "client/lib/connect.h"
 #include "proto/message.h"
@@ -166,6 +167,16 @@ zipcclResult_t admin_drain(struct admin *admin, const char *job, uint64_t timeou
     zipcclResult_t r = ask(admin, WIRE_ADMIN_DRAIN, &request.base, WIRE_ADMIN_REPLY, &reply);
     *done = (Zipccl__AdminReply *)reply;
     return r;
+}
+
+bool admin_peer(const struct admin *admin, pid_t *pid, uid_t *uid) {
+    struct ucred cred;
+    socklen_t size = sizeof cred;
+    if (!admin || !admin->conn || getsockopt(frame_conn_fd(admin->conn), SOL_SOCKET, SO_PEERCRED, &cred, &size) != 0)
+        return false;
+    *pid = cred.pid;
+    *uid = cred.uid;
+    return true;
 }
 
 unsigned admin_version(const struct admin *admin) {

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "zipccl.pb-c.h"
 #include "zipccl_types.h"
@@ -39,6 +40,8 @@ ZIPCCL_MUST_CHECK zipcclResult_t admin_reload(struct admin *admin, Zipccl__Admin
 ZIPCCL_MUST_CHECK zipcclResult_t admin_drain(struct admin *admin, const char *job, uint64_t timeout_ms, bool cancel,
                                              Zipccl__AdminReply **done);
 
+/* Who serves the socket, as the kernel says; pid 0: it is in another PID namespace. False: not connected. */
+bool admin_peer(const struct admin *admin, pid_t *pid, uid_t *uid);
 /* ZIPCCL_VERSION_CODE of the daemon; 0: not connected. */
 unsigned admin_version(const struct admin *admin);
 /* Why the last call failed, for people; never NULL, admin NULL included. */

@@ -219,6 +219,19 @@ static void case_admin(struct e2e *e) {
     write_config(e, "op_timeout = 7s\nwindow = 8");
     expect(e, 0, "reload", 0, "op_timeout changes");
     expect(e, 0, "config show", 0, "7s");
+    json_t *doctor = ctl_json(e, 0, "doctor", "zipccl.doctor/1"), *line;
+    size_t i, seen = 0;
+    json_array_foreach(json_object_get(doctor, "checks"), i, line) {
+        const char *check = get(line, "check"), *level = get(line, "level");
+        E2E_CHECK((strcmp(level, "ok") == 0) == (get(line, "remedy")[0] == '\0'), "%s: a remedy where it is due",
+                  check);
+        seen += strcmp(check, "daemon") == 0 && strcmp(level, "ok") == 0;
+        seen += strcmp(check, "version") == 0 && strcmp(level, "ok") == 0;
+        seen += strcmp(check, "socket") == 0 && strcmp(level, "warn") == 0; /* mode 0666 */
+        seen += strcmp(check, "listen") == 0 && strcmp(level, "warn") == 0; /* loopback */
+    }
+    E2E_CHECK(seen == 4, "doctor: %zu of 4 lines", seen);
+    json_decref(doctor);
     write_config(e, "op_timeout = soon");
     expect(e, 0, "reload", 1, "bad value 'soon'");
     json_t *root = ctl_json(e, 0, "config show", "zipccl.config/1");
