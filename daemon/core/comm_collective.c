@@ -164,10 +164,10 @@ static bool start(struct comm *c, struct comm_member *m) {
             return false;
         }
         ops[i] = plan_op_of(desc(c, i), &choice);
+        c->op_arm = i == 0 ? choice.arm : c->op_arm;
         args.report = c->switches ? choice.report : 0;
         c->op_codec = ops[i].codec > c->op_codec ? ops[i].codec : c->op_codec;
     }
-    c->op_arm = ops[0].arm;
     zipcclResult_t rc = exec_op_start(c->exec, &args, &c->op);
     if (rc != zipcclSuccess) {
         c->op = NULL;
