@@ -99,7 +99,7 @@ static const struct ctl_option bench_collective_options[] = {
     {"imbalance", "F", NULL, "measure also with the last rank late by F times the operation's time", false},
     {"peer", "PEER", NULL, "openmpi: the same through OpenMPI, after it, for as many rounds", false},
     {"iters", "N", NULL, "timed rounds; else as many as fit 2 s, 5 to 2000", false},
-    {"warmup", "N", NULL, "rounds before them; else by size", false},
+    {"warmup", "N", NULL, "rounds before them; else until trials have ended", false},
     {"set", "KEY=VALUE", NULL, "a key of the daemons' configuration", true},
     {"timeout", "SECONDS", "300", "give up after this long", false},
     OPTION_JSON,

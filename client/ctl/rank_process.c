@@ -16,13 +16,16 @@
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
-#define ADMIN_MS    10000
-#define SPINS       200 /* looks at the meeting place before the processor goes to others */
-#define ID_PAUSE_US 500
-#define POISON      0xa5
-#define FILE_SHIFT  4096 /* so that ranks differ where a file's length divides the size */
-#define SMALL_BYTES (64u << 10)
-#define ROOT        ((int)LAYOUT_ROOT)
+#define ADMIN_MS     10000
+#define SPINS        200 /* looks at the meeting place before the processor goes to others */
+#define ID_PAUSE_US  500
+#define POISON       0xa5
+#define FILE_SHIFT   4096 /* so that ranks differ where a file's length divides the size */
+#define WARMUP_FIRST 8u
+#define WARMUP_LEAST 12u
+#define WARMUP_MOST  200u
+#define WARMUP_NS    4000000000u
+#define ROOT         ((int)LAYOUT_ROOT)
 
 struct rank {
     const struct ranks *r;
@@ -264,8 +267,15 @@ static int one_round(struct rank *me, unsigned arm, uint64_t late_ns, struct ran
     return 0;
 }
 
-static uint32_t default_warmup(uint64_t bytes) {
-    return bytes <= SMALL_BYTES ? 100 : 8; /* past the trial in which the daemon compares raw and coded */
+/* Rounds before the timed ones, after the first few: past the trials in which the daemon compares codecs, as far as
+ * they end in a bearable time. */
+static uint32_t more_warmup(const struct ranks *r, uint64_t pair_ns) {
+    bool chooses = r->plan.arms > 1 && r->plan.codec == zipcclCodecAuto;
+    chooses = chooses || (op_reduces(r->plan.op) && r->plan.way == zipcclArmAuto);
+    if (r->plan.has_warmup || !chooses)
+        return 0;
+    uint64_t rounds = WARMUP_NS / (pair_ns ? pair_ns : 1);
+    return rounds < WARMUP_LEAST ? WARMUP_LEAST : rounds > WARMUP_MOST ? WARMUP_MOST : (uint32_t)rounds;
 }
 
 /* pair_ns: what a round of both arms takes. */
@@ -309,18 +319,27 @@ static int set_lateness(struct rank *me, uint32_t rounds) {
     return 0;
 }
 
+static int warm_up(struct rank *me, uint32_t rounds, uint64_t *pair_ns) {
+    for (uint32_t i = 0; i < rounds; i++) {
+        uint64_t start = units_now_ns();
+        for (unsigned arm = 0; arm < me->r->plan.arms; arm++)
+            if (one_round(me, arm, 0, NULL, false))
+                return -1;
+        *pair_ns = units_now_ns() - start;
+    }
+    return 0;
+}
+
 static int run_rounds(struct rank *me) {
     const struct ranks *r = me->r;
     struct rank_size *size = &me->shared->sizes[me->size];
-    uint32_t warmup = r->plan.has_warmup ? r->plan.warmup : default_warmup(me->layout.bytes);
     uint64_t pair_ns = 0;
-    for (uint32_t i = 0; i < warmup; i++) {
-        uint64_t start = units_now_ns();
-        for (unsigned arm = 0; arm < r->plan.arms; arm++)
-            if (one_round(me, arm, 0, NULL, false))
-                return -1;
-        pair_ns = units_now_ns() - start;
-    }
+    if (warm_up(me, r->plan.has_warmup ? r->plan.warmup : WARMUP_FIRST, &pair_ns))
+        return -1;
+    if (me->rank == 0)
+        atomic_store(&size->rounds, more_warmup(r, pair_ns));
+    if (meet(me) || warm_up(me, atomic_load(&size->rounds), &pair_ns) || meet(me))
+        return -1;
     if (me->rank == 0)
         atomic_store(&size->rounds, rounds_for(r, pair_ns));
     if (meet(me))

@@ -6,9 +6,10 @@
  * local rank, and without an operation under way. The node that made the unique id is the root: it may have no rank of
  * its own, and collects joins, readiness, aborts and leaves of all nodes (a star).
  *
- * comm.c: life, failure. comm_join.c: rendezvous. comm_request.c: requests, checked and queued. comm_ops.c: units of a
- * rank's queue and their ends. comm_collective.c: what a unit does with all ranks of the node. comm_exchange.c: what it
- * does alone. comm_choice.c: with which arm and codec. comm_flight.c: what is recorded of it.
+ * comm.c: life, failure. comm_join.c: rendezvous. comm_connect.c: from there to the first operation. comm_request.c:
+ * requests, checked and queued. comm_ops.c: units of a rank's queue and their ends. comm_collective.c: what a unit does
+ * with all ranks of the node. comm_exchange.c: what it does alone. comm_choice.c: with which arm and codec.
+ * comm_flight.c: what is recorded of it.
  */
 #ifndef ZIPCCL_DAEMON_COMM_H
 #define ZIPCCL_DAEMON_COMM_H
@@ -97,7 +98,8 @@ struct comm_member {
     struct switcher switcher;  /* of all-to-all, among the ranks of the communicator */
     bool switches;             /* the exchange under way takes part in it */
     uint64_t started_ns;       /* that exchange */
-    uint32_t *sent, *received; /* transfers so far, by the other rank; NULL: none yet */
+    uint32_t *sent, *received; /* transfers of collectives so far, by the other rank; then sends and receives, by the
+                                * other rank; NULL: none yet */
     uint64_t flight;           /* entry of the exchange under way in the flight recorder */
 };
 
@@ -252,6 +254,8 @@ bool comm_ops_idle(const struct comm *c);
 bool comm_ops_running(const struct comm *c);   /* buffers of clients may be touched */
 uint64_t comm_ops_since(const struct comm *c); /* start of the oldest that runs; UINT64_MAX: none */
 void comm_join_timeout(struct comm *c);
+/* comm_connect.c: this node takes over the root's table, and connects. */
+void comm_connect_apply(struct comm *c, const Zipccl__Peer__PeerTable *m);
 
 /* comm_ops.c */
 void comm_pump(struct comm *c);

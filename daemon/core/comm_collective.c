@@ -167,6 +167,7 @@ static bool start(struct comm *c, struct comm_member *m) {
         c->op_arm = i == 0 ? choice.arm : c->op_arm;
         args.report = c->switches ? choice.report : 0;
         c->op_codec = ops[i].codec > c->op_codec ? ops[i].codec : c->op_codec;
+        c->op_arm = i == 0 ? ops[i].arm : c->op_arm;
     }
     zipcclResult_t rc = exec_op_start(c->exec, &args, &c->op);
     if (rc != zipcclSuccess) {

@@ -15,6 +15,8 @@
 #include "proto/op.h"
 #include "proto/result.h"
 
+#define PAIRWISE (1u << 31) /* in the number of a transfer */
+
 /* Answers are sent for the unit as a whole, statistics for its first exchange. */
 static const struct comm_pending *first_exchange(const struct comm_member *m) {
     for (uint32_t i = 0; i < m->unit; i++) {
@@ -72,14 +74,21 @@ static bool has_room(struct comm_member *m, uint32_t ntransfers, uint32_t nbuffe
     struct comm *c = m->comm;
     uint32_t capacity = m->transfers_capacity, again = m->transfers_capacity;
     if (m->sent == NULL) {
-        m->sent = calloc(c->nranks, sizeof *m->sent);
-        m->received = calloc(c->nranks, sizeof *m->received);
+        m->sent = calloc(2 * (size_t)c->nranks, sizeof *m->sent);
+        m->received = calloc(2 * (size_t)c->nranks, sizeof *m->received);
     }
     return m->sent != NULL && m->received != NULL &&
            comm_grow((void **)&m->numbers, &capacity, ntransfers, sizeof *m->numbers) &&
            comm_grow((void **)&m->calls, &again, ntransfers, sizeof *m->calls) &&
            comm_grow((void **)&m->transfers, &m->transfers_capacity, ntransfers, sizeof *m->transfers) &&
            comm_grow((void **)&m->buffers, &m->buffers_capacity, nbuffers, sizeof *m->buffers);
+}
+
+/* Sends and receives are numbered apart: the other rank need not issue them in the same order with collectives. */
+static uint32_t next_number(struct comm_member *m, const struct plan_transfer *t, bool pairwise) {
+    uint32_t *numbers = t->send ? m->sent : m->received;
+    uint32_t number = numbers[t->peer + (pairwise ? m->comm->nranks : 0)]++;
+    return pairwise ? number | PAIRWISE : number & ~PAIRWISE;
 }
 
 static bool is_all_to_all(const struct comm_pending *p) {
@@ -113,7 +122,7 @@ static bool list_transfers(struct comm_member *m, uint32_t *ntransfers, uint32_t
         for (uint32_t k = 0; k < n; k++) {
             t[k].codec = comm_transfer_codec(m, &p->request, &t[k], choice.codec);
             m->exchange_codec = t[k].codec > m->exchange_codec ? t[k].codec : m->exchange_codec;
-            m->numbers[*ntransfers + k] = t[k].send ? m->sent[t[k].peer]++ : m->received[t[k].peer]++;
+            m->numbers[*ntransfers + k] = next_number(m, &t[k], pairwise);
             m->calls[*ntransfers + k] = pairwise ? 0 : (uint32_t)p->number;
         }
         m->buffers[(*nbuffers)++] = (struct exec_buffers){p->send, p->recv, 0};

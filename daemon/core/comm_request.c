@@ -80,7 +80,7 @@ static bool needed_values(const struct comm *c, const struct comm_member *m, con
         *send = *recv = all;
         return true;
     case zipcclOpAllToAllv:
-        return extent(v, v + n, c->nranks, send) && extent(v + 2 * n, v + 3 * n, c->nranks, recv);
+        return v != NULL && extent(v, v + n, c->nranks, send) && extent(v + 2 * n, v + 3 * n, c->nranks, recv);
     case zipcclOpGather:
         *send = count, *recv = root ? all : 0;
         return true;
@@ -94,11 +94,11 @@ static bool needed_values(const struct comm *c, const struct comm_member *m, con
         *recv = count;
         return true;
     case zipcclOpAllGatherv:
-        *send = v[m->rank];
-        return sum(v, c->nranks, recv);
+        *send = v != NULL ? v[m->rank] : 0;
+        return v != NULL && sum(v, c->nranks, recv);
     case zipcclOpReduceScatterv:
-        *recv = v[m->rank];
-        return sum(v, c->nranks, send);
+        *recv = v != NULL ? v[m->rank] : 0;
+        return v != NULL && sum(v, c->nranks, send);
     case zipcclOpBarrier:
     case zipcclNumOps:
         break;
@@ -265,6 +265,25 @@ static void enqueue(struct comm_member *m, struct comm_pending *p) {
     comm_pump(c);
 }
 
+/* Whether what runs on this node needs the request. */
+static bool joins_running(const struct comm *c, const struct comm_member *m, const struct wire_request *r) {
+    bool pairwise = op_is_pairwise((zipcclOp_t)r->op);
+    uint64_t number = m->called + 1;
+    if (c->op_active && !pairwise && number >= c->seq && number < c->seq + c->ndesc)
+        return true;
+    for (uint32_t i = 0; i < c->nmembers; i++) {
+        const struct comm_member *other = c->members[i];
+        for (uint32_t k = 0; k < other->unit && other->exchange != NULL && other != m; k++) {
+            const struct comm_pending *p = comm_unit_request(other, k);
+            bool is_pair = op_is_pairwise((zipcclOp_t)p->request.op);
+            if (is_pair == pairwise &&
+                (pairwise ? p->request.root == m->rank && r->root == other->rank : p->number == number))
+                return true;
+        }
+    }
+    return false;
+}
+
 void comm_request(struct session *s, const struct frame *f) {
     struct comm_pending p = {.frame_id = f->id};
     char text[192];
@@ -299,9 +318,7 @@ void comm_request(struct session *s, const struct frame *f) {
     }
     /* While draining, a rank may still join the operation that runs. Else the communicator is over, for all of its
      * ranks: they must hear the cause, not that this one left. */
-    bool joins = c->op_active && !op_is_pairwise((zipcclOp_t)r->op) && m->called + 1 >= c->seq &&
-                 m->called + 1 < c->seq + c->ndesc;
-    if (!joins && drain_why(s->daemon, c->job, text, sizeof text) != NULL) {
+    if (drain_why(s->daemon, c->job, text, sizeof text) != NULL && !joins_running(c, m, r)) {
         comm_fail(c, NULL, zipcclDaemonUnavailable, "%s", text);
         comm_complete(m, &p, c->error, c->text, 0, zipcclCodecRaw);
         return;

@@ -18,6 +18,11 @@ static uint8_t flags_of(const struct exec_item *item) {
     return (uint8_t)(item->redop << FLAG_REDOP_SHIFT | item->arm << FLAG_ARM_SHIFT);
 }
 
+/* Other transfers beside an all-to-all may meet an operation of another time over there. */
+static bool has_report(const struct exec_item *item) {
+    return !op_exchanges((zipcclOp_t)item->op) || item->op == zipcclOpAllToAll || item->op == zipcclOpAllToAllv;
+}
+
 struct fabric_header exec_header(const struct exec_op *op, const struct plan_step *step) {
     const struct exec_item *item = &op->items[step->item];
     return (struct fabric_header){.comm = op->comm->key,
@@ -30,7 +35,7 @@ struct fabric_header exec_header(const struct exec_op *op, const struct plan_ste
                                   .codec = step->codec,
                                   .flags = flags_of(item),
                                   .root = item->root,
-                                  .report = op->args.report,
+                                  .report = has_report(item) ? op->args.report : 0,
                                   .op_count = item->op_count,
                                   .count = step->count};
 }

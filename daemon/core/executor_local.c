@@ -98,7 +98,8 @@ void exec_local_start(struct exec_work *work) {
     struct exec_op *mine = work->op, *theirs = other->op;
     struct fabric_header header = exec_header(pair.send->op, exec_step_of(pair.send));
     size_t bytes = exec_step_of(pair.send)->count * exec_item_of(pair.send)->value_bytes;
-    uint32_t worst = report_combine(mine->args.report, theirs->args.report);
+    uint32_t back = exec_header(pair.recv->op, exec_step_of(pair.recv)).report;
+    uint32_t worst = report_combine(header.report, back);
     mine->result.worst_report = report_combine(mine->result.worst_report, worst);
     theirs->result.worst_report = report_combine(theirs->result.worst_report, worst);
     if (exec_check_message(pair.recv->op, exec_step_of(pair.recv), &header, bytes)) {

@@ -11,11 +11,10 @@
 #include "proto/op.h"
 
 #define WARM_UPS         2u
-#define SURPRISE_PERCENT 115u /* predicted over that of another one: measured again */
+#define SURPRISE_PERCENT 103u /* predicted over that of another one: measured again */
 #define LEARN_SAMPLES    4u   /* that tell the usual time of a candidate without trial */
 #define STAGES           3u   /* of a trial */
 #define SAME_PERCENT     112u /* of the best: about as good */
-#define RAW_PERCENT      101u /* of the best: raw is taken, it costs no work */
 #define SLOW_PERCENT     130u
 #define FAST_PERCENT     75u
 #define IN_A_ROW         3u
@@ -205,7 +204,7 @@ static uint32_t best_tried(struct switch_kind *k) {
     }
     if (best == SWITCH_CANDIDATES) /* nobody had a time */
         return k->chosen;
-    if (raw != SWITCH_CANDIDATES && !over(k->candidates[raw].agreed_ns, k->candidates[best].agreed_ns, RAW_PERCENT))
+    if (raw != SWITCH_CANDIDATES && k->candidates[raw].agreed_ns <= k->candidates[best].agreed_ns)
         best = raw;
     return best;
 }
@@ -220,7 +219,7 @@ static bool same_as_before(const struct switch_kind *k, const struct switch_cand
     return false;
 }
 
-/* Whether the model thinks much better of a candidate than of the best: a few times may have been unlucky. */
+/* Whether the model thinks better of a candidate than of the best: a few times may have been unlucky. */
 static bool is_surprise(const struct switch_kind *k, uint32_t best, uint32_t i) {
     return over(k->candidates[best].predicted_ns, k->candidates[i].predicted_ns, SURPRISE_PERCENT);
 }

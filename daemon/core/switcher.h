@@ -5,11 +5,13 @@
  * Operations are of a kind: operation, dtype, size class (log2 of the bytes), what is pinned. A kind has candidates,
  * and goes round:
  *
- *   trial   every candidate twice in turns (at first with two warm-ups); then the best on the worst node is chosen
- *   fine    where others were about as fast: these 8 and, closer still, 16 more times in turns; the best is chosen
- * again chosen  in force, until the times leave what was measured (three operations in a row took over 1.3 times or
- * under 0.75 times as long: the link, or the data, changed), until a node asks for it (its cap changed), or for
- *           SWITCH_REPEAT operations: then the next trial
+ * - trial: every candidate twice in turns (at first with two warm-ups), once more where the model thought better of
+ *   another one; then the best on the worst node is chosen
+ * - fine: the best, where others were about as fast, against these 8 and, closer still, 16 more times in turns; then
+ *   the best is chosen again
+ * - chosen: in force, until the times leave what was measured (three operations in a row took over 1.3 times or under
+ *   0.75 times as long: the link, or the data, changed), until a node asks for it (its cap changed), or for
+ *   SWITCH_REPEAT operations: then the next trial
  *
  * Where a trial after an alarm chooses the same again, the next alarm must wait: 16 operations, then 32... 4096. What
  * is worse than others by far, as the model says or as was measured, takes no part. A kind with one candidate has no

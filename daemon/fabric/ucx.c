@@ -63,17 +63,6 @@ static const char *configure(const struct fabric_config *config, ucp_config_t *u
     return NULL;
 }
 
-static ucs_status_t on_hello(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                             const ucp_am_recv_param_t *param) {
-    (void)arg;
-    (void)header;
-    (void)header_bytes;
-    (void)data;
-    (void)bytes;
-    (void)param;
-    return UCS_OK;
-}
-
 static zipcclResult_t open_worker(struct fabric *f, const struct fabric_config *config, const char **why) {
     ucp_config_t *ucp = NULL;
     if (ucp_config_read(NULL, NULL, &ucp) != UCS_OK) {
@@ -99,7 +88,7 @@ static zipcclResult_t open_worker(struct fabric *f, const struct fabric_config *
                                       .arg = f};
     ucp_am_handler_param_t hello = message;
     hello.id = UCX_AM_HELLO;
-    hello.cb = on_hello;
+    hello.cb = ucx_on_hello;
     *why = "UCX cannot set up its worker";
     if (ucp_worker_create(f->context, &wp, &f->worker) != UCS_OK) {
         f->worker = NULL;
@@ -122,6 +111,7 @@ static void ucx_close(struct fabric *f) {
         ucx_wake(f->order_fd);
         pthread_join(f->thread, NULL);
     }
+    ucx_drop_early(f);
     if (f->address)
         ucp_worker_release_address(f->worker, f->address);
     if (f->worker)

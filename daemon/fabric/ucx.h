@@ -52,7 +52,9 @@ struct ucx_order {
     uint64_t value; /* communicator, rate */
 };
 
-/* Two endpoints: a small message does not wait in the socket behind a large one. */
+/* Two endpoints: a small message does not wait in the socket behind a large one. Where both sides connect at once, UCX
+ * has to find out which of two sockets stays, and may lose the race: so the side of the lesser address connects, and
+ * the other one when it has heard its hellos (or after a while, whatever the reason). */
 struct fabric_peer {
     struct fabric_peer *next;
     struct fabric *fabric;
@@ -60,6 +62,9 @@ struct fabric_peer {
     atomic_bool failed;            /* set by the progress thread, for good */
     struct fabric_peer *next_live; /* progress thread: peers with endpoints */
     ucp_ep_h bulk, small;
+    unsigned hellos;          /* heard */
+    uint64_t wait_ns;         /* until when it waits for them; 0: it does not */
+    struct ucx_queue pending; /* sends, while it waits */
     size_t address_bytes;
     uint8_t address[];
 };
@@ -71,6 +76,13 @@ struct ucx_held {
     void *data; /* rendezvous: UCX's descriptor; else a copy after this structure */
     size_t bytes;
     bool rendezvous;
+};
+
+struct ucx_early {
+    struct ucx_early *next;
+    unsigned hellos;
+    size_t address_bytes;
+    uint8_t address[];
 };
 
 struct ucx_comm {
@@ -120,7 +132,9 @@ struct fabric {
     struct ucx_comm *first_dead, *last_dead;
     unsigned ndead;
     struct fabric_peer *live;
-    bool some_failed;
+    struct ucx_early *early; /* hellos of sides that this one has not been told to connect to yet */
+    unsigned nearly;
+    bool some_failed, some_wait;
 };
 
 static inline void ucx_queue_init(struct ucx_queue *q) {
@@ -171,6 +185,17 @@ void ucx_wake(int fd);
 /* ucx_progress.c */
 void *ucx_progress_main(void *fabric);
 void ucx_finish(struct fabric *f, struct ucx_link *link, zipcclResult_t result);
+void ucx_issue(struct fabric *f, struct fabric_send *send);
+
+/* ucx_connect.c, progress thread */
+void ucx_connect_peer(struct fabric *f, struct fabric_peer *peer);
+ucs_status_t ucx_on_hello(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                          const ucp_am_recv_param_t *param);
+void ucx_peer_error(void *arg, ucp_ep_h ep, ucs_status_t status);
+/* Connects those that have waited long enough; *due becomes when to ask again, where that is earlier. */
+void ucx_connect_due(struct fabric *f, uint64_t *due);
+void ucx_close_endpoints(struct fabric_peer *peer);
+void ucx_drop_early(struct fabric *f);
 
 /* ucx_match.c */
 struct ucx_comm *ucx_comm_find(struct fabric *f, uint64_t key); /* NULL: not known */

@@ -144,8 +144,8 @@ void ucx_post(struct fabric *f, struct fabric_recv *recv) {
     bool gone = atomic_load(&recv->peer->failed);
     for (struct ucx_held **p = &c->held[b]; *p; p = &(*p)->next) {
         struct ucx_held *held = *p;
-        if (held->header.node != recv->node || held->header.channel != recv->channel ||
-            held->header.seq != recv->seq || held->header.tag != recv->tag)
+        if (held->header.node != recv->node || held->header.channel != recv->channel || held->header.seq != recv->seq ||
+            held->header.tag != recv->tag)
             continue;
         if (gone && held->rendezvous)
             break; /* its data went with the peer */

@@ -63,13 +63,17 @@ static bool is_gate(struct fabric *f, const struct fabric_send *send) {
     return true;
 }
 
-static void issue(struct fabric *f, struct fabric_send *send) {
+void ucx_issue(struct fabric *f, struct fabric_send *send) {
     struct ucx_send *s = ucx_send_of(send);
     size_t bytes = ucx_send_bytes(send);
     bool small = bytes <= UCX_SMALL_BYTES;
     s->gate = false;
     if (atomic_load(&send->peer->failed)) {
         ucx_finish(f, &s->link, zipcclRemoteError);
+        return;
+    }
+    if (send->peer->wait_ns) {
+        ucx_queue_push(&send->peer->pending, &s->link);
         return;
     }
     s->gate = small && bytes > 0 && is_gate(f, send);
@@ -94,58 +98,6 @@ static void issue(struct fabric *f, struct fabric_send *send) {
         sent(NULL, request ? UCS_PTR_STATUS(request) : UCS_OK, send);
 }
 
-static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status) {
-    struct fabric_peer *peer = arg;
-    (void)ep;
-    (void)status;
-    atomic_store(&peer->failed, true);
-    peer->fabric->some_failed = true;
-}
-
-static void hello_sent(void *request, ucs_status_t status, void *user_data) {
-    (void)status;
-    (void)user_data;
-    ucp_request_free(request);
-}
-
-static ucp_ep_h open_endpoint(struct fabric *f, struct fabric_peer *peer) {
-    static const uint64_t hello = 0;
-    ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                                            UCP_EP_PARAM_FIELD_ERR_HANDLER,
-                              .address = (const ucp_address_t *)(const void *)peer->address,
-                              .err_mode = UCP_ERR_HANDLING_MODE_PEER,
-                              .err_handler = {.cb = on_error, .arg = peer}};
-    ucp_ep_h ep;
-    if (ucp_ep_create(f->worker, &params, &ep) != UCS_OK)
-        return NULL;
-    ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_FLAGS,
-                                 .flags = UCP_AM_SEND_FLAG_EAGER,
-                                 .cb.send = hello_sent};
-    ucs_status_ptr_t request = ucp_am_send_nbx(ep, UCX_AM_HELLO, &hello, sizeof(hello), NULL, 0, &param);
-    if (UCS_PTR_IS_ERR(request))
-        on_error(peer, ep, UCS_PTR_STATUS(request));
-    return ep;
-}
-
-static void connect_peer(struct fabric *f, struct fabric_peer *peer) {
-    peer->next_live = f->live;
-    f->live = peer;
-    peer->bulk = open_endpoint(f, peer);
-    peer->small = open_endpoint(f, peer);
-    if (!peer->bulk || !peer->small)
-        on_error(peer, NULL, UCS_ERR_UNREACHABLE);
-}
-
-static void close_endpoint(ucp_ep_h *ep) {
-    ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
-    if (!*ep)
-        return;
-    ucs_status_ptr_t request = ucp_ep_close_nbx(*ep, &param);
-    *ep = NULL;
-    if (UCS_PTR_IS_PTR(request))
-        ucp_request_free(request);
-}
-
 /* Ends all that waits for peers that have failed. Closing their endpoints ends what UCX has. */
 static void reap_failed(struct fabric *f) {
     if (!f->some_failed)
@@ -158,11 +110,13 @@ static void reap_failed(struct fabric *f) {
             continue;
         }
         *p = peer->next_live;
-        close_endpoint(&peer->bulk);
-        close_endpoint(&peer->small);
-        struct ucx_queue waiting;
+        ucx_close_endpoints(peer);
+        struct ucx_queue waiting = peer->pending;
         struct ucx_link *link;
-        ucx_queue_init(&waiting);
+        if (!waiting.head)
+            ucx_queue_init(&waiting);
+        ucx_queue_init(&peer->pending);
+        peer->wait_ns = 0;
         ucx_pace_remove(&f->pace, peer, 0, &waiting);
         while ((link = ucx_queue_pop(&waiting)))
             ucx_finish(f, link, zipcclRemoteError);
@@ -177,13 +131,13 @@ static void take_send(struct fabric *f, struct fabric_send *send, uint64_t now) 
     else if (f->pace.ns_per_byte > 0)
         ucx_pace_add(&f->pace, send, now);
     else
-        issue(f, send);
+        ucx_issue(f, send);
 }
 
 static void run_order(struct fabric *f, struct ucx_order *order) {
     switch ((enum ucx_kind)order->link.kind) {
     case UCX_CONNECT:
-        connect_peer(f, order->peer);
+        ucx_connect_peer(f, order->peer);
         break;
     case UCX_KILL_COMM:
         ucx_kill_comm(f, order->value);
@@ -257,8 +211,7 @@ static void shut_down(struct fabric *f) {
         ucp_request_free(flush);
     ucx_drop_all(f);
     for (struct fabric_peer *p = f->live; p; p = p->next_live) {
-        close_endpoint(&p->bulk);
-        close_endpoint(&p->small);
+        ucx_close_endpoints(p);
     }
     for (unsigned i = 0; i < DRAIN_CALLS && ucp_worker_progress(f->worker); i++)
         ;
@@ -276,9 +229,11 @@ void *ucx_progress_main(void *arg) {
             busy = true;
         uint64_t now = f->pace.large.head || f->pace.small.head ? ucx_now() : 0;
         while ((send = ucx_pace_take(&f->pace, now, &due))) {
-            issue(f, send);
+            ucx_issue(f, send);
             busy = true;
         }
+        if (f->some_wait)
+            ucx_connect_due(f, &due);
         reap_failed(f);
         publish(f);
         if (stopped(f, &orders))

@@ -2,7 +2,8 @@
  *
  * Exchange plans: the transfers of one rank, side by side. Each has slots of its own and waits for no other, so that a
  * rank that comes late holds up nothing but what goes to it or comes from it. (All sizes first does wait: it is there
- * to be compared with.)
+ * to be compared with. Not so sends and receives, which the other rank may have put into another group: they would wait
+ * for each other.)
  *
  * Steps are laid out in rounds of as many chunks of every transfer as it has slots: receives, then encodes with the
  * sends of whole chunks or static parts, then dynamic parts. So where several steps are ready at once, all peers get
@@ -54,6 +55,10 @@ static bool is_coded(const struct exchange *x, const struct plan_transfer *t) {
     return t->codec != zipcclCodecRaw && t->count > 0 && node_of(x, t) != x->b->node;
 }
 
+static bool has_sizes_first(const struct exchange *x, const struct plan_transfer *t) {
+    return x->args->phases == PLAN_SIZES_FIRST && t->op != zipcclOpSend && t->op != zipcclOpRecv;
+}
+
 /* What the steps of a chunk have in common; where its values lie. */
 static struct plan_step step_of(struct exchange *x, const struct lane *l, uint32_t i, struct plan_ref *values) {
     const struct plan_transfer *t = transfer_of(x, l);
@@ -78,9 +83,9 @@ static struct plan_ref slot_of(const struct lane *l, uint32_t i) {
 /* The step takes over the entry from the chunk before, the first one once the rank has arrived (and all sizes have, if
  * it goes through the fabric). */
 static void take_entry(struct exchange *x, const struct lane *l, struct entry *entry, uint32_t id) {
-    bool local = node_of(x, transfer_of(x, l)) == x->b->node;
+    const struct plan_transfer *t = transfer_of(x, l);
     if (l->done == 0)
-        builder_edge(x->b, local ? 0 : x->all_here, id);
+        builder_edge(x->b, has_sizes_first(x, t) && node_of(x, t) != x->b->node ? x->all_here : 0, id);
     builder_edge(x->b, entry->busy[0], id);
     builder_edge(x->b, entry->busy[1], id);
     entry->busy[0] = entry->busy[1] = BUILDER_NONE;
@@ -100,7 +105,8 @@ static void add_encode(struct exchange *x, const struct lane *l, uint32_t i) {
 /* The send of a chunk, or of its static part. */
 static void add_send(struct exchange *x, const struct lane *l, uint32_t i) {
     struct entry *entry = &x->entries[l->entry + i];
-    bool coded = is_coded(x, transfer_of(x, l)), sizes_first = x->args->phases == PLAN_SIZES_FIRST;
+    const struct plan_transfer *t = transfer_of(x, l);
+    bool coded = is_coded(x, t), sizes_first = has_sizes_first(x, t);
     if (coded && !sizes_first)
         add_encode(x, l, i);
     struct plan_ref values;
@@ -183,7 +189,7 @@ static void add_pass(struct exchange *x, enum pass pass) {
                 add_recv(x, l, i);
             else if (pass == SENDS && t->send)
                 add_send(x, l, i);
-            else if (pass == ENCODES && t->send && is_coded(x, t))
+            else if (pass == ENCODES && t->send && is_coded(x, t) && has_sizes_first(x, t))
                 add_encode(x, l, i);
             else if (pass == DYNAMIC_PARTS && is_coded(x, t))
                 add_dynamic(x, l, i);
@@ -227,7 +233,7 @@ static void add_sizes(struct exchange *x) {
     add_pass(x, ENCODES);
     for (uint32_t i = x->args->ntransfers; i-- > 0 && !b->error;) {
         const struct plan_transfer *t = &x->args->transfers[i];
-        if (node_of(x, t) != b->node)
+        if (node_of(x, t) != b->node && has_sizes_first(x, t))
             (t->send ? first_send : first_recv)[t->peer] = i;
     }
     uint32_t nencodes = b->nsteps, coded = add_join(x);
@@ -268,7 +274,7 @@ static void open_lane(struct exchange *x, struct lane *l, uint32_t transfer) {
         l->nchunks = (t->count + l->chunk - 1) / l->chunk;
     }
     uint64_t window = (uint64_t)x->args->window * (coded ? 1 : t->send ? RAW_SENDS_AHEAD : RAW_RECVS_AHEAD);
-    if ((coded && x->args->phases == PLAN_SIZES_FIRST) || window > l->nchunks)
+    if ((coded && has_sizes_first(x, t)) || window > l->nchunks)
         window = l->nchunks;
     if (l->nchunks >= UINT32_MAX / 2 || x->nentries + window > UINT32_MAX) {
         b->error = zipcclInvalidArgument;

@@ -180,6 +180,49 @@ static void case_destroy_waits(struct e2e *e) {
 }
 E2E_CASE(destroy_waits, 40)
 
+/* A daemon that shall end lets the exchange end that runs: the last rank calls it after that. */
+static void drained_rank(struct e2e_rank *r) {
+    zipcclComm_t comm = e2e_comm(r);
+    struct buffers b;
+    int peer = r->rank ^ 1;
+    buffers_of(&b, r->nranks);
+    if (r->rank == 1) {
+        e2e_await(r->shared, 0);
+        e2e_sleep(0.5 * E2E_SLOW);
+    }
+    e2e_raise(r->shared, 0);
+    if (r->args)
+        E2E_OK(comm, once(r, ALL_TO_ALL, comm, &b, NULL));
+    else if (r->rank == 1)
+        E2E_OK(comm, zipcclSend(b.send, COUNT, zipcclBfloat16, peer, comm, NULL));
+    else
+        E2E_OK(comm, zipcclRecv(b.recv, COUNT, zipcclBfloat16, peer, comm, NULL));
+    e2e_meet(r->shared, r->nranks); /* the next call is the end for all */
+    E2E_CHECK(zipcclBarrier(comm, NULL) == zipcclDaemonUnavailable, "the daemon goes on");
+    zipcclCommDestroy(comm);
+    zipcclMemFree(b.send);
+    zipcclMemFree(b.recv);
+}
+
+static void case_drain_of_exchanges(struct e2e *e) {
+    static const int all = 1;
+    for (int i = 0; i < 2; i++) {
+        struct e2e_group g;
+        e2e_set(e, "drain_timeout=%ds", 20 * E2E_SLOW);
+        if (i == 0)
+            e2e_daemons(e, 1);
+        else
+            e2e_daemon_start(e, 0);
+        e2e_start(e, &g, "00", drained_rank, i ? &all : NULL);
+        e2e_await(g.shared, 0);
+        e2e_sleep(0.1);
+        e2e_daemon_stop(e, 0, 25);
+        e2e_wait(e, &g, 20);
+        e2e_all_passed(e, &g);
+    }
+}
+E2E_CASE(drain_of_exchanges, 60)
+
 /* ---- frames ---- */
 
 /* A rank alone in its communicator, with a buffer. */
@@ -289,7 +332,8 @@ static void counted(struct e2e *e, zipcclOp_t op, const uint64_t *counts, size_t
     struct wire_request q = request(&r, op, 0, 0);
     q.arm = op == zipcclOpReduceScatterv ? zipcclArmAuto : 0;
     memcpy(bytes, &q, sizeof(q));
-    memcpy(bytes + sizeof(q), counts, n * sizeof(*counts));
+    if (n > 0)
+        memcpy(bytes + sizeof(q), counts, n * sizeof(*counts));
     E2E_CHECK(raw_send(r.fd, WIRE_REQUEST, 5, bytes, (uint32_t)(sizeof(q) + n * sizeof(*counts)), NULL, 0), "%s", what);
     if (result == zipcclSuccess) {
         struct raw_frame f;
@@ -333,10 +377,10 @@ E2E_CASE(bad_counts, 40)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rank_is_killed), cmocka_unit_test(test_daemon_is_killed),
-        cmocka_unit_test(test_rank_aborts),    cmocka_unit_test(test_destroy_waits),
-        cmocka_unit_test(test_endless_groups), cmocka_unit_test(test_refused_in_a_group),
-        cmocka_unit_test(test_bad_counts),
+        cmocka_unit_test(test_rank_is_killed),     cmocka_unit_test(test_daemon_is_killed),
+        cmocka_unit_test(test_rank_aborts),        cmocka_unit_test(test_destroy_waits),
+        cmocka_unit_test(test_drain_of_exchanges), cmocka_unit_test(test_endless_groups),
+        cmocka_unit_test(test_refused_in_a_group), cmocka_unit_test(test_bad_counts),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

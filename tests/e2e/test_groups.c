@@ -174,16 +174,131 @@ static void case_all_pairs(struct e2e *e) {
 }
 E2E_CASE(all_pairs, 60)
 
+/* Even ranks send in one group what the others receive in two calls, and the other way round; in between an all-to-all
+ * that only some put into the group. Ranks must group the same collectives, but not the same sends and receives. */
+static void apart_rank(struct e2e_rank *r) {
+    struct any_world w;
+    struct any_buffers b[5];
+    any_world_set(&w, r->args, r->rank, e2e_comm(r));
+    for (int i = 0; i < 5; i++)
+        any_buffers_new(&b[i], MEMORY_ZIPCCL, MEMORY_UNALIGNED, 8 * BYTES);
+    int peer = r->rank ^ 1;
+    bool even = r->rank % 2 == 0;
+    for (uint64_t round = 0; round < 6; round++) {
+        struct any_op ops[5];
+        for (uint64_t i = 0; i < 5; i++)
+            ops[i] = (struct any_op){.op = (i < 2) == even ? zipcclOpSend : zipcclOpRecv,
+                                     .dtype = zipcclBfloat16,
+                                     .codec = zipcclCodecTier,
+                                     .arm = zipcclArmAuto,
+                                     .count = 70000 * (i + 1),
+                                     .root = peer,
+                                     .seq = round * 10 + i};
+        ops[4].op = zipcclOpAllToAll;
+        ops[4].count = 30000;
+        if (even)
+            E2E_OK(NULL, zipcclGroupStart());
+        E2E_OK(w.comm, any_issue(&w, NULL, &ops[0], &b[0]));
+        E2E_OK(w.comm, any_issue(&w, NULL, &ops[1], &b[1]));
+        if (round % 2 == 0)
+            E2E_OK(w.comm, any_issue(&w, NULL, &ops[4], &b[4]));
+        if (even)
+            E2E_OK(NULL, zipcclGroupEnd());
+        if (!even)
+            E2E_OK(NULL, zipcclGroupStart());
+        E2E_OK(w.comm, any_issue(&w, NULL, &ops[2], &b[2]));
+        E2E_OK(w.comm, any_issue(&w, NULL, &ops[3], &b[3]));
+        if (!even)
+            E2E_OK(NULL, zipcclGroupEnd());
+        for (int i = 0; i < 5; i++)
+            if (i < 4 || round % 2 == 0)
+                any_check(&w, &ops[i], &b[i]);
+    }
+    for (int i = 0; i < 5; i++)
+        any_buffers_free(&b[i]);
+    E2E_OK(NULL, zipcclCommDestroy(w.comm));
+}
+
+static void apart(struct e2e *e, const char *phases) {
+    e2e_set(e, "chunk_bytes=64KiB");
+    e2e_set(e, "all_to_all_phases=%s", phases);
+    layouts(e, 2, (const char *const[]){"00", "01", "0011", "0101", NULL}, apart_rank);
+}
+
+static void case_grouped_apart(struct e2e *e) {
+    apart(e, "stream");
+}
+E2E_CASE(grouped_apart, 60)
+
+static void case_grouped_apart_two(struct e2e *e) {
+    apart(e, "two");
+}
+E2E_CASE(grouped_apart_two, 60)
+
+static void case_grouped_apart_sizes(struct e2e *e) {
+    apart(e, "sizes");
+}
+E2E_CASE(grouped_apart_sizes, 60)
+
+/* Messages of one all-to-all reach a rank together with the next one. While codecs are tried, all must decide alike. */
+static void trials_rank(struct e2e_rank *r) {
+    enum { ROUNDS = 70 };
+    struct any_world w;
+    struct any_buffers all, one;
+    uint64_t state = 5 + (uint64_t)r->rank;
+    any_world_set(&w, r->args, r->rank, e2e_comm(r));
+    any_buffers_new(&all, MEMORY_ZIPCCL, MEMORY_ZIPCCL, 1 << 20);
+    any_buffers_new(&one, MEMORY_ZIPCCL, MEMORY_ZIPCCL, BYTES);
+    for (uint64_t round = 0; round <= ROUNDS; round++) {
+        struct any_op a = {.op = zipcclOpAllToAll,
+                           .dtype = zipcclBfloat16,
+                           .codec = zipcclCodecAuto,
+                           .arm = zipcclArmAuto,
+                           .count = 60000,
+                           .seq = round};
+        struct any_op m = {.op = r->rank ? zipcclOpRecv : zipcclOpSend,
+                           .dtype = zipcclUint8,
+                           .codec = zipcclCodecAuto,
+                           .arm = zipcclArmAuto,
+                           .count = 100,
+                           .root = r->rank ^ 1,
+                           .seq = 1000 + round - (r->rank == 1)};
+        bool message = r->rank < 2 && (r->rank ? round > 0 : round < ROUNDS);
+        if (any_random(&state) % 4 == 0)
+            e2e_sleep((double)(any_random(&state) % 8) * 1e-3);
+        E2E_OK(NULL, zipcclGroupStart());
+        E2E_OK(w.comm, any_issue(&w, NULL, &a, &all));
+        if (message)
+            E2E_OK(w.comm, any_issue(&w, NULL, &m, &one));
+        E2E_OK(w.comm, zipcclGroupEnd());
+        any_check(&w, &a, &all);
+        if (message)
+            any_check(&w, &m, &one);
+    }
+    any_buffers_free(&all);
+    any_buffers_free(&one);
+    E2E_OK(NULL, zipcclCommDestroy(w.comm));
+}
+
+static void case_grouped_trials(struct e2e *e) {
+    e2e_set(e, "link_rate=2gbit");
+    layouts(e, 3, (const char *const[]){"01", "012", NULL}, trials_rank);
+}
+E2E_CASE(grouped_trials, 60)
+
 /* ---- limits ---- */
 
 /* The largest group that is allowed, to this rank itself and to the next one; then groups that are larger. */
 static void largest_rank(struct e2e_rank *r) {
     enum { HALF = 2048, WORDS = 4 };
     zipcclComm_t comm = e2e_comm(r);
-    uint32_t *send = calloc(HALF, 16), *recv = calloc(HALF, 16);
+    void *from = NULL, *to = NULL; /* memory of other kinds takes an area of its own for each */
     float *sums = calloc(600, 4);
     int next = (r->rank + 1) % r->nranks, last = (r->rank + r->nranks - 1) % r->nranks;
-    E2E_CHECK(send && recv && sums, "memory");
+    E2E_CHECK(sums, "memory");
+    E2E_OK(NULL, zipcclMemAlloc(&from, (size_t)HALF * 16));
+    E2E_OK(NULL, zipcclMemAlloc(&to, (size_t)HALF * 16));
+    uint32_t *send = from, *recv = to;
     for (uint32_t i = 0; i < HALF * WORDS; i++)
         send[i] = i ^ (uint32_t)r->rank << 24;
     E2E_OK(NULL, zipcclGroupStart());
@@ -220,8 +335,8 @@ static void largest_rank(struct e2e_rank *r) {
         }
     }
     E2E_OK(comm, zipcclBarrier(comm, NULL));
-    free(send);
-    free(recv);
+    E2E_OK(NULL, zipcclMemFree(from));
+    E2E_OK(NULL, zipcclMemFree(to));
     free(sums);
     E2E_OK(NULL, zipcclCommDestroy(comm));
 }
@@ -360,6 +475,10 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_all_pairs),
+        cmocka_unit_test(test_grouped_apart),
+        cmocka_unit_test(test_grouped_apart_two),
+        cmocka_unit_test(test_grouped_apart_sizes),
+        cmocka_unit_test(test_grouped_trials),
         cmocka_unit_test(test_largest_groups),
         cmocka_unit_test(test_counts_of_experts),
         cmocka_unit_test(test_split),

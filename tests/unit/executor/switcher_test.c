@@ -160,6 +160,7 @@ static void test_data_changes(void **state) {
     assert_int_equal(switcher_follow(&g_sim.nodes[0], &next, false).codec, zipcclCodecTier);
     assert_in_range(g_sim.nodes[0].model.fraction[zipcclCodecTier][zipcclBfloat16], 660, 740);
     g_sim.world.ratio[zipcclCodecTier] = g_sim.world.ratio[zipcclCodecTop7] = 1.0;
+    g_sim.world.encode_bps /= 2; /* what it codes as exceptions takes longer: raw is ahead by 4 % */
     run(&want, 150);
     assert_int_equal(kind(0)->candidates[kind(0)->chosen].codec, zipcclCodecRaw);
     assert_int_equal(switcher_follow(&g_sim.nodes[0], &next, false).codec, zipcclCodecRaw);
