@@ -10,6 +10,7 @@
 #include "zipccl.pb-c.h"
 
 #define MAX_RANKS        65536u
+#define MAX_DRAIN_MS     86400000u
 #define MAX_FABRIC_BYTES 4096u
 #define INSTANCE_BYTES   16u
 #define UNIQUE_ID_BYTES  sizeof(struct wire_unique_id)
@@ -127,6 +128,20 @@ bool message_check(unsigned type, const ProtobufCMessage *message, const char **
     case WIRE_STATS:
         if (!name_ok(((const Zipccl__StatsRequest *)m)->job))
             *why = "the job's name is too long or not printable";
+        break;
+    case WIRE_FLIGHT:
+        if (!name_ok(((const Zipccl__FlightRequest *)m)->job) || !*((const Zipccl__FlightRequest *)m)->job)
+            *why = "the job's name is empty, too long or not printable";
+        break;
+    case WIRE_ADMIN_LOG:
+        if (!name_ok(((const Zipccl__AdminLog *)m)->level))
+            *why = "the level is too long or not printable";
+        break;
+    case WIRE_ADMIN_DRAIN:
+        if (!name_ok(((const Zipccl__AdminDrain *)m)->job))
+            *why = "the job's name is too long or not printable";
+        else if (((const Zipccl__AdminDrain *)m)->timeout_ms > MAX_DRAIN_MS)
+            *why = "the time-out is longer than a day";
         break;
     case WIRE_PEER_HELLO:
         *why = check_peer_hello(m);

@@ -38,6 +38,22 @@ const ProtobufCMessageDescriptor *message_descriptor(unsigned type) {
         return &zipccl__stats_request__descriptor;
     case WIRE_STATS_REPLY:
         return &zipccl__stats__descriptor;
+    case WIRE_FLIGHT:
+        return &zipccl__flight_request__descriptor;
+    case WIRE_FLIGHT_REPLY:
+        return &zipccl__flight__descriptor;
+    case WIRE_EVENTS:
+        return &zipccl__events_request__descriptor;
+    case WIRE_EVENTS_REPLY:
+        return &zipccl__events__descriptor;
+    case WIRE_CONFIG_REPLY:
+        return &zipccl__config_reply__descriptor;
+    case WIRE_ADMIN_LOG:
+        return &zipccl__admin_log__descriptor;
+    case WIRE_ADMIN_DRAIN:
+        return &zipccl__admin_drain__descriptor;
+    case WIRE_ADMIN_REPLY:
+        return &zipccl__admin_reply__descriptor;
     case WIRE_PEER_HELLO:
         return &zipccl__peer__peer_hello__descriptor;
     case WIRE_PEER_JOIN:

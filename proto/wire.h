@@ -36,6 +36,16 @@
     X(WIRE_STATUS_REPLY, 18, "Status")                                                                                 \
     X(WIRE_STATS, 19, "StatsRequest")                                                                                  \
     X(WIRE_STATS_REPLY, 20, "Stats")                                                                                   \
+    X(WIRE_FLIGHT, 26, "FlightRequest")                                                                                \
+    X(WIRE_FLIGHT_REPLY, 27, "Flight")                                                                                 \
+    X(WIRE_EVENTS, 28, "EventsRequest")                                                                                \
+    X(WIRE_EVENTS_REPLY, 29, "Events")                                                                                 \
+    X(WIRE_CONFIG, 30, "empty")                                                                                        \
+    X(WIRE_CONFIG_REPLY, 31, "ConfigReply")                                                                            \
+    X(WIRE_ADMIN_LOG, 32, "AdminLog") /* admin requests: root and the daemon's own user alone */                       \
+    X(WIRE_ADMIN_RELOAD, 33, "empty")                                                                                  \
+    X(WIRE_ADMIN_DRAIN, 34, "AdminDrain")                                                                              \
+    X(WIRE_ADMIN_REPLY, 35, "AdminReply")                                                                              \
     X(WIRE_PEER_HELLO, 40, "PeerHello") /* daemon to daemon; both send it first */                                     \
     X(WIRE_PEER_JOIN, 41, "PeerJoin")                                                                                  \
     X(WIRE_PEER_TABLE, 42, "PeerTable")                                                                                \

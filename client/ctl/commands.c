@@ -30,6 +30,41 @@ static const struct ctl_option decisions_options[] = {
     OPTION_END,
 };
 
+static const struct ctl_option top_options[] = {
+    OPTION_SOCKET,
+    {"interval", "SECONDS", "1", "time from look to look, over which rates are taken", false},
+    {"sort", "KEY", "raw", "raw, wire, ratio, ops, wait or name", false},
+    {"once", NULL, NULL, "print one table and end, as without a terminal", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct ctl_option flight_options[] = {
+    OPTION_SOCKET,
+    {"last", "N", NULL, "the youngest N operations; else 32, with --json all that are kept", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct ctl_option events_options[] = {
+    OPTION_SOCKET,
+    {"follow", NULL, NULL, "go on with what happens from now on, until interrupted", false},
+    {"after", "ID", "0", "events younger than this one", false},
+    {"json", NULL, NULL, "JSON for programs, on one object; with --follow an object a line", false},
+    OPTION_END,
+};
+
+static const struct ctl_option drain_options[] = {
+    OPTION_SOCKET,
+    {"timeout", "SECONDS", "30", "what still runs then is ended with an error", false},
+    {"cancel", NULL, NULL, "take work again", false},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+static const struct ctl_option plain_options[] = {OPTION_SOCKET, OPTION_JSON, OPTION_END};
+static const struct ctl_option check_options[] = {OPTION_JSON, OPTION_END};
+
 static const struct ctl_option analyze_options[] = {
     {"dtype", "TYPE", NULL, "type of raw values: bf16, fp16, fp32, e4m3...; else by extension, else bf16", false},
     {"link-gbps", "GBIT", "1", "rate of the link between nodes, Gbit/s, for the speed-up", false},
@@ -114,6 +149,45 @@ const struct ctl_command ctl_commands[] = {
      "Below, for each arm and codec that came into question, the time that the model predicts, what the slowest node\n"
      "measured in the last trial, and the best time of this node since.",
      decisions_options, ctl_decisions},
+    {"top", NULL, false, "A live table of jobs: bytes, ratio, operations a second, time by phase.",
+     "Keys sort: r raw, w wire, x ratio, o operations, a waiting, n name; q ends it. wait, encode and decode as in "
+     "stats.",
+     top_options, ctl_top},
+    {"flight", "JOB", true, "The last operations of a job: what hung, and where.",
+     "The daemon keeps the last 4,096 of each job, also for a while after it has ended. called: ranks of this node "
+     "that\n"
+     "have called it; wait: from the first call to the last. where says of what is under way, or failed, what it "
+     "waited\n"
+     "for: ranks of this node that have not called it, else the other node, else the work here. Exchanges "
+     "(all-to-all,\n"
+     "gather, scatter, send, receive) have a line for each rank, a group one line; bytes are counts times type.",
+     flight_options, ctl_flight},
+    {"events", NULL, false, "What happened on this node: jobs, communicators, peers, reloads, drains.",
+     "The daemon keeps the last 1,024, with ids that only grow while it runs.", events_options, ctl_events},
+    {"jobs", NULL, false, "Whose jobs this node serves, and what each holds.", NULL, plain_options, ctl_jobs},
+    {"config show", NULL, false, "The configuration that the daemon runs with.", NULL, plain_options, ctl_config_show},
+    {"config check", "[FILE]", false, "Whether a configuration file is good; every error of it.",
+     "Runs zipccld --check-config, on /etc/zipccl/zipccld.conf where no file is named. Exit code 1 says that it is "
+     "not.",
+     check_options, ctl_config_check},
+    {"doctor", NULL, false, "What of this node is known to make trouble, each with the remedy.",
+     "Looks at the daemon and its socket, limits, shared memory, namespaces, clock, pages, NUMA, governor, "
+     "transports,\n"
+     "network devices and their speed, and at GPUs where there is a driver. Limits are the daemon's where this user "
+     "may\n"
+     "see them, else this shell's. Exit code 0: all is well; 4: warnings; 1: a check failed; 3: the daemon is down.",
+     plain_options, ctl_doctor},
+    {"log level", "LEVEL", true, "Change what the daemon logs: error, warn, info or debug.",
+     "For root and the daemon's own user. It lasts until the next reload or start.", plain_options, ctl_log_level},
+    {"reload", NULL, false, "Have the daemon read its configuration again, and say what changed.",
+     "For root and the daemon's own user. A bad file is refused as a whole.", plain_options, ctl_reload},
+    {"drain node", NULL, false, "Let running operations end, and take no new ones, until --cancel.",
+     "For root and the daemon's own user. Communicators end as they become idle, with an error that names the drain;\n"
+     "new jobs and communicators are refused. The daemon lives on. Waits until nothing runs: exit code 5 where that\n"
+     "takes 5 s longer than --timeout.",
+     drain_options, ctl_drain_node},
+    {"drain job", "JOB", true, "The same for one job.",
+     "For root and the daemon's own user. It ends with the job's last session.", drain_options, ctl_drain_job},
     {"analyze", "FILE...", true, "How well tensors compress: every codec, bit for bit.",
      "Codes each tensor with every codec in chunks of 4 MiB, decodes it and compares the bits.\n"
      "Files are raw little-endian values (.bf16 .f16 .f32 .e4m3 .e5m2) or .safetensors.\n\n"

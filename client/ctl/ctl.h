@@ -13,10 +13,10 @@
 /* X(name, value, text for --help) */
 #define CTL_EXITS(X)                                                                                                   \
     X(CTL_OK, 0, "done, all well")                                                                                     \
-    X(CTL_FAILED, 1, "failed; of analyze and bench: bits differ")                                                      \
+    X(CTL_FAILED, 1, "failed; of analyze and bench: bits differ; of doctor: a check failed")                           \
     X(CTL_USAGE, 2, "wrong usage")                                                                                     \
     X(CTL_DAEMON_DOWN, 3, "zipccld is not reachable")                                                                  \
-    X(CTL_DEGRADED, 4, "zipccld answers, but a communicator has failed")                                               \
+    X(CTL_DEGRADED, 4, "zipccld answers, but a communicator has failed; of doctor: there are warnings")                \
     X(CTL_TIMEOUT, 5, "no answer in time")                                                                             \
     X(CTL_DENIED, 77, "permission denied")
 
@@ -82,6 +82,17 @@ enum ctl_exit ctl_fail(const struct ctl_args *args, enum ctl_exit code, const ch
 enum ctl_exit ctl_status(const struct ctl_args *args);
 enum ctl_exit ctl_stats(const struct ctl_args *args);
 enum ctl_exit ctl_decisions(const struct ctl_args *args);
+enum ctl_exit ctl_top(const struct ctl_args *args);
+enum ctl_exit ctl_doctor(const struct ctl_args *args);
+enum ctl_exit ctl_flight(const struct ctl_args *args);
+enum ctl_exit ctl_events(const struct ctl_args *args);
+enum ctl_exit ctl_jobs(const struct ctl_args *args);
+enum ctl_exit ctl_config_show(const struct ctl_args *args);
+enum ctl_exit ctl_config_check(const struct ctl_args *args);
+enum ctl_exit ctl_log_level(const struct ctl_args *args);
+enum ctl_exit ctl_reload(const struct ctl_args *args);
+enum ctl_exit ctl_drain_node(const struct ctl_args *args);
+enum ctl_exit ctl_drain_job(const struct ctl_args *args);
 enum ctl_exit ctl_analyze(const struct ctl_args *args);
 enum ctl_exit ctl_bench_codec(const struct ctl_args *args);
 enum ctl_exit ctl_bench_collective(const struct ctl_args *args);

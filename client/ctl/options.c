@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "client/ctl/ctl.h"
+#include "client/ctl/generate.h"
 #include "client/include/zipccl.h"
 
 #define MAX_WORD     64
@@ -111,7 +112,8 @@ static void help_global(const struct ctl_command *commands, FILE *out) {
         (void)fprintf(out, "  %-18s %s\n", c->name, c->summary);
     (void)fprintf(out, "\n  zipcclctl COMMAND --help   explains a command\n"
                        "  zipcclctl --version        prints the version\n"
-                       "  zipcclctl --table          prints this table for completion scripts\n");
+                       "  zipcclctl --table          prints this table for programs\n"
+                       "  zipcclctl --man, --completion-bash, --completion-zsh   print what is made from it\n");
     print_exits(out);
 }
 
@@ -239,6 +241,8 @@ enum ctl_exit ctl_main(const struct ctl_command *commands, int argc, char **argv
         print_table(commands, stdout);
         return CTL_OK;
     }
+    if (!strncmp(argv[1], "--", 2) && generate_print(argv[1] + 2, commands, stdout))
+        return CTL_OK;
     args.command = find_command(commands, argc, argv, &words);
     if (!args.command)
         return unknown_command(commands, argc, argv);

@@ -43,8 +43,7 @@ bool private_daemons_owns(const char *setting) {
     return false;
 }
 
-/* Beside this program, as a build has it, or in ../sbin, as it is installed; else $ZIPCCLD; else by PATH. */
-static void find_program(char *out, size_t size) {
+void private_find_program(char *out, size_t size) {
     static const char *const places[] = {"zipccld", "../sbin/zipccld"};
     char self[2048];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -177,7 +176,7 @@ static bool ready(struct private_daemons *d, unsigned node) {
 bool private_daemons_start(struct private_daemons *d, unsigned n, const char *rate, const char *const *settings,
                            size_t nsettings, bool (*stop)(void), char why[PRIVATE_WHY]) {
     memset(d, 0, sizeof *d);
-    find_program(d->program, sizeof d->program);
+    private_find_program(d->program, sizeof d->program);
     if (!make_directory(d, why))
         return false;
     for (d->n = 0; d->n < n; d->n++)

@@ -43,6 +43,9 @@ void private_daemons_print_logs(const struct private_daemons *d, FILE *out);
 /* Ends them and removes the directory. False where one did not end well; why says so. */
 bool private_daemons_stop(struct private_daemons *d, char why[PRIVATE_WHY]);
 
+/* zipccld: beside this program, as a build has it, or in ../sbin, as it is installed; else $ZIPCCLD; else by PATH. */
+void private_find_program(char *out, size_t size);
+
 /* In a child just forked: signals as usual, and its end when the parent ends. */
 void private_child(pid_t parent);
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Status and statistics of a daemon, as unpacked messages. See admin.h.
+ * What a daemon tells and does for administrators, as unpacked messages. See admin.h.
  */
 #include "client/lib/admin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "client/lib/connect.h"
 #include "proto/message.h"
@@ -112,6 +113,74 @@ zipcclResult_t admin_stats(struct admin *admin, const char *job, Zipccl__Stats *
 
 zipcclResult_t admin_decisions(struct admin *admin, const char *job, Zipccl__Stats **out) {
     return ask_stats(admin, job, true, out);
+}
+
+zipcclResult_t admin_flight(struct admin *admin, const char *job, uint32_t most, Zipccl__Flight **flight) {
+    Zipccl__FlightRequest request = ZIPCCL__FLIGHT_REQUEST__INIT;
+    ProtobufCMessage *reply;
+    request.job = (char *)(uintptr_t)job;
+    request.most = most;
+    zipcclResult_t r = ask(admin, WIRE_FLIGHT, &request.base, WIRE_FLIGHT_REPLY, &reply);
+    *flight = (Zipccl__Flight *)reply;
+    return r;
+}
+
+zipcclResult_t admin_events(struct admin *admin, uint64_t after, Zipccl__Events **events) {
+    Zipccl__EventsRequest request = ZIPCCL__EVENTS_REQUEST__INIT;
+    ProtobufCMessage *reply;
+    request.after = after;
+    zipcclResult_t r = ask(admin, WIRE_EVENTS, &request.base, WIRE_EVENTS_REPLY, &reply);
+    *events = (Zipccl__Events *)reply;
+    return r;
+}
+
+zipcclResult_t admin_config(struct admin *admin, Zipccl__ConfigReply **config) {
+    ProtobufCMessage *reply;
+    zipcclResult_t r = ask(admin, WIRE_CONFIG, NULL, WIRE_CONFIG_REPLY, &reply);
+    *config = (Zipccl__ConfigReply *)reply;
+    return r;
+}
+
+zipcclResult_t admin_log_level(struct admin *admin, const char *level, Zipccl__AdminReply **done) {
+    Zipccl__AdminLog request = ZIPCCL__ADMIN_LOG__INIT;
+    ProtobufCMessage *reply;
+    request.level = (char *)(uintptr_t)level;
+    zipcclResult_t r = ask(admin, WIRE_ADMIN_LOG, &request.base, WIRE_ADMIN_REPLY, &reply);
+    *done = (Zipccl__AdminReply *)reply;
+    return r;
+}
+
+zipcclResult_t admin_reload(struct admin *admin, Zipccl__AdminReply **done) {
+    ProtobufCMessage *reply;
+    zipcclResult_t r = ask(admin, WIRE_ADMIN_RELOAD, NULL, WIRE_ADMIN_REPLY, &reply);
+    *done = (Zipccl__AdminReply *)reply;
+    return r;
+}
+
+zipcclResult_t admin_drain(struct admin *admin, const char *job, uint64_t timeout_ms, bool cancel,
+                           Zipccl__AdminReply **done) {
+    Zipccl__AdminDrain request = ZIPCCL__ADMIN_DRAIN__INIT;
+    ProtobufCMessage *reply;
+    request.job = (char *)(uintptr_t)job;
+    request.timeout_ms = timeout_ms;
+    request.cancel = cancel;
+    zipcclResult_t r = ask(admin, WIRE_ADMIN_DRAIN, &request.base, WIRE_ADMIN_REPLY, &reply);
+    *done = (Zipccl__AdminReply *)reply;
+    return r;
+}
+
+bool admin_peer(const struct admin *admin, pid_t *pid, uid_t *uid) {
+    struct ucred cred;
+    socklen_t size = sizeof cred;
+    if (!admin || !admin->conn || getsockopt(frame_conn_fd(admin->conn), SOL_SOCKET, SO_PEERCRED, &cred, &size) != 0)
+        return false;
+    *pid = cred.pid;
+    *uid = cred.uid;
+    return true;
+}
+
+unsigned admin_version(const struct admin *admin) {
+    return admin ? admin->info.daemon : 0;
 }
 
 const char *admin_why(const struct admin *admin) {

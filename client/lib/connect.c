@@ -119,6 +119,7 @@ static zipcclResult_t take_reply(const char *path, const struct frame *f, struct
             info->features = h->features;
             info->session = h->session;
             info->max_buffer_bytes = h->max_buffer_bytes;
+            info->daemon = h->daemon;
             (void)snprintf(info->node, sizeof info->node, "%s", h->node);
         }
     }

@@ -19,6 +19,7 @@ struct connect_info {
     uint64_t features;
     uint64_t session;
     uint64_t max_buffer_bytes; /* 0: no limit known */
+    unsigned daemon;           /* its ZIPCCL_VERSION_CODE */
     char node[256];
 };
 

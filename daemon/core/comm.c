@@ -76,6 +76,7 @@ struct comm *comm_new(struct daemon *d, uint64_t key, uint64_t nonce, struct job
     c->join_deadline_ns = daemon_now_ns() + (d->config.join_timeout + (is_root ? 0 : 2000)) * 1000000ull;
     list_add_tail(&d->comms, &c->link);
     d->ncomms++;
+    events_add(d->events, EVENT_COMM_NEW, job->name, key, "%u ranks%s", nranks, is_root ? ", made here" : "");
     return c;
 }
 
@@ -163,10 +164,12 @@ void comm_fail(struct comm *c, struct peer_link *origin, zipcclResult_t result, 
     va_start(ap, format);
     vsnprintf(c->text, sizeof c->text, format, ap);
     va_end(ap);
+    comm_flight_look(c);
     c->error = result;
     c->state = COMM_FAILED;
     if (orderly)
         return;
+    events_add(d->events, EVENT_COMM_FAILED, c->job->name, c->key, "%s (%s)", c->text, result_string(result));
     d->stats.counters[STATS_comms_failed]++;
     log_warn("communicator failed: %s (result=%d comm=%016" PRIx64 " job=%s nranks=%u)", c->text, (int)result, c->key,
              c->job->name, c->nranks);

@@ -9,6 +9,7 @@
  * comm.c: life, failure. comm_join.c: rendezvous. comm_connect.c: from there to the first operation. comm_request.c:
  * requests, checked and queued. comm_ops.c: units of a rank's queue and their ends. comm_collective.c: what a unit does
  * with all ranks of the node. comm_exchange.c: what it does alone. comm_choice.c: with which arm and codec.
+ * comm_flight.c: what is recorded of it.
  */
 #ifndef ZIPCCL_DAEMON_COMM_H
 #define ZIPCCL_DAEMON_COMM_H
@@ -102,6 +103,7 @@ struct comm_member {
     uint64_t started_ns;       /* that exchange */
     uint32_t *sent, *received; /* transfers of collectives so far, by the other rank; then sends and receives, by the
                                 * other rank; NULL: none yet */
+    uint64_t flight;           /* entry of the exchange under way in the flight recorder */
 };
 
 /* A node, as the root knows it while ranks join and later. */
@@ -182,6 +184,7 @@ struct comm {
     uint32_t narrived;
     uint64_t first_ns, last_ns;
     uint64_t started_ns; /* the last rank's arrival began it */
+    uint64_t flight;     /* its entry in the flight recorder */
     struct {             /* which operation, of which root, the collectives of late were, by number: ranks must agree */
         uint64_t number;
         uint32_t rank, root;
@@ -291,6 +294,13 @@ zipcclCodec_t comm_transfer_codec(const struct comm_member *m, const struct wire
                                   const struct plan_transfer *t, zipcclCodec_t codec);
 /* The cap of this node's link changed: all communicators measure anew. */
 void comm_choices_alarm(struct daemon *d);
+
+/* comm_flight.c: the flight recorder */
+void comm_flight_collective(struct comm *c); /* it began */
+void comm_flight_arrived(struct comm *c);    /* one more rank called it */
+void comm_flight_exchange(struct comm_member *m, const struct comm_pending *first, uint32_t n);
+void comm_flight_end(struct comm *c, uint64_t id, const struct exec_result *r);
+void comm_flight_look(struct comm *c); /* notes where all that is under way stands */
 
 /* comm_request.c */
 uint32_t comm_ncounts(const struct comm *c, unsigned op); /* that follow the request */

@@ -88,6 +88,7 @@ static void collective_done(void *arg, const struct exec_result *r) {
     comm_ops_current(c, what, sizeof what);
     if (c->state != COMM_FAILED)
         comm_sample(c, desc(c, 0), r, c->op_codec, c->first_ns, c->last_ns);
+    comm_flight_end(c, c->flight, r);
     c->op = NULL;
     c->op_active = false;
     for (uint32_t i = 0; i < c->nmembers; i++) {
@@ -163,6 +164,7 @@ static bool start(struct comm *c, struct comm_member *m) {
             return false;
         }
         ops[i] = plan_op_of(desc(c, i), &choice);
+        c->op_arm = i == 0 ? choice.arm : c->op_arm;
         args.report = c->switches ? choice.report : 0;
         c->op_codec = ops[i].codec > c->op_codec ? ops[i].codec : c->op_codec;
         c->op_arm = i == 0 ? ops[i].arm : c->op_arm;
@@ -175,6 +177,7 @@ static bool start(struct comm *c, struct comm_member *m) {
         return false;
     }
     c->op_active = true;
+    comm_flight_collective(c);
     return true;
 }
 
@@ -207,6 +210,7 @@ bool comm_collective_join(struct comm_member *m) {
     c->narrived++;
     c->last_ns = m->since_ns > c->first_ns ? m->since_ns : c->first_ns;
     c->started_ns = daemon_now_ns();
+    comm_flight_arrived(c);
     exec_op_arrive(c->op, m->local, m->buffers);
     return true;
 }

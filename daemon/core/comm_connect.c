@@ -218,6 +218,8 @@ static void join_go(struct comm *c, const Zipccl__Peer__PeerGo *m) {
              " latency_us=%" PRIu64 ")",
              c->key, c->job->name, c->nranks, c->nnodes, c->nmembers, c->nnodes > 1 ? m->link_bps / 1000000 : 0,
              m->latency_ns / 1000);
+    events_add(c->daemon->events, EVENT_COMM_READY, c->job->name, c->key, "%u ranks on %u nodes, %u here", c->nranks,
+               c->nnodes, c->nmembers);
     c->state = COMM_READY;
     reply.nnodes = c->nnodes;
     reply.local_ranks = c->nmembers;

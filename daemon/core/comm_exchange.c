@@ -31,6 +31,7 @@ static void exchange_done(void *arg, const struct exec_result *r) {
     struct comm_member *m = arg;
     struct comm *c = m->comm;
     char what[64];
+    comm_flight_end(c, m->flight, r);
     m->exchange = NULL;
     m->waits_exchange = false;
     if (c->state != COMM_FAILED) {
@@ -170,6 +171,7 @@ bool comm_exchange_start(struct comm_member *m) {
         return false;
     }
     m->started_ns = daemon_now_ns();
+    comm_flight_exchange(m, first, args.nbuffers);
     exec_op_arrive(m->exchange, 0, m->buffers);
     return c->state == COMM_READY;
 }

@@ -24,12 +24,13 @@ void comm_unique_id(struct session *s, uint32_t reply) {
     struct wire_unique_id wire = {.magic = WIRE_UNIQUE_ID_MAGIC};
     uint32_t same = 0;
     struct list *oldest = NULL;
+    char why[DAEMON_TEXT];
     if (s->job == NULL) {
         session_error(s, reply, zipcclInvalidUsage, "this session named no job: it cannot make a unique id");
         return;
     }
-    if (d->draining) {
-        session_error(s, reply, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", d->config.node_name);
+    if (drain_why(d, s->job, why, sizeof why) != NULL) {
+        session_error(s, reply, zipcclDaemonUnavailable, "%s", why);
         return;
     }
     struct comm_id *id = calloc(1, sizeof *id);
@@ -73,13 +74,14 @@ static struct comm *comm_root_get(struct daemon *d, uint64_t key, uint64_t nonce
         struct comm_id *id = list_entry(l, struct comm_id, link);
         if (id->key != key || id->nonce != nonce)
             continue;
-        if (d->draining || d->ncomms >= d->config.max_comms) {
-            *result = d->draining ? zipcclDaemonUnavailable : zipcclLimitExceeded;
-            if (d->draining)
-                snprintf(why, size, "zipccld on node %s is shutting down", d->config.node_name);
-            else
-                snprintf(why, size, "node %s has %u communicators, the most that are allowed (max_comms)",
-                         d->config.node_name, d->ncomms);
+        if (drain_why(d, id->job, why, size) != NULL) {
+            *result = zipcclDaemonUnavailable;
+            return NULL;
+        }
+        if (d->ncomms >= d->config.max_comms) {
+            *result = zipcclLimitExceeded;
+            snprintf(why, size, "node %s has %u communicators, the most that are allowed (max_comms)",
+                     d->config.node_name, d->ncomms);
             return NULL;
         }
         c = comm_new(d, key, nonce, id->job, nranks, true);
@@ -322,8 +324,8 @@ void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
         session_error(s, reply, zipcclInvalidUsage, "this session named no job: it cannot join a communicator");
         return;
     }
-    if (d->draining) {
-        session_error(s, reply, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", d->config.node_name);
+    if (drain_why(d, s->job, why, sizeof why) != NULL) {
+        session_error(s, reply, zipcclDaemonUnavailable, "%s", why);
         return;
     }
     memcpy(&id, m->unique_id.data, sizeof id); /* the length was checked when it was unpacked */

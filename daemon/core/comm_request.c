@@ -343,8 +343,8 @@ void comm_request(struct session *s, const struct frame *f) {
     }
     /* While draining, a rank may still join the operation that runs. Else the communicator is over, for all of its
      * ranks: they must hear the cause, not that this one left. */
-    if (s->daemon->draining && !joins_running(c, m, r)) {
-        comm_fail(c, NULL, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", s->daemon->config.node_name);
+    if (drain_why(s->daemon, c->job, text, sizeof text) != NULL && !joins_running(c, m, r)) {
+        comm_fail(c, NULL, zipcclDaemonUnavailable, "%s", text);
         comm_complete(m, &p, c->error, c->text, 0, zipcclCodecRaw);
         return;
     }

@@ -46,6 +46,7 @@ static void daemon_tick(uv_timer_t *timer) {
     comm_tick(d, now);
     peer_tick(d, now);
     service_tick(d, now);
+    drain_tick(d, now);
     if (!d->draining)
         return;
     bool late = now >= d->drain_deadline_ns;
@@ -64,6 +65,7 @@ void daemon_drain(struct daemon *d, const char *why) {
     }
     log_info("%s: draining for up to %g s (sessions=%u comms=%u)", why, (double)d->config.drain_timeout / 1000.0,
              d->nsessions, d->ncomms);
+    events_add(d->events, EVENT_DRAIN, NULL, 0, "%s: the daemon ends", why);
     d->draining = true;
     service_stopping(d);
     d->drain_deadline_ns = now + d->config.drain_timeout * 1000000ull;
@@ -79,7 +81,7 @@ static void daemon_signal(uv_signal_t *handle, int signum) {
 }
 
 /* Applies what may change while running, and says what may not. */
-static void daemon_apply(struct daemon *d, const struct config *fresh) {
+static void daemon_apply(struct daemon *d, const struct config *fresh, struct config_errors *report) {
     uint64_t rate = d->config.link_rate;
     char before[160], after[160];
     for (size_t i = 0; i < config_num_keys; i++) {
@@ -91,9 +93,11 @@ static void daemon_apply(struct daemon *d, const struct config *fresh) {
             continue;
         if (!key->reload) {
             log_warn("reload: %s stays '%s', '%s' needs a restart", key->name, before, after);
+            config_errors_add(report, "%s stays '%s': '%s' needs a restart", key->name, before, after);
             continue;
         }
         log_info("reload: %s changes from '%s' to '%s'", key->name, before, after);
+        config_errors_add(report, "%s changes from '%s' to '%s'", key->name, before, after);
         memcpy((char *)&d->config + key->offset, (const char *)fresh + key->offset, key->size);
     }
     (void)log_set_level_name(d->config.log_level);
@@ -103,28 +107,34 @@ static void daemon_apply(struct daemon *d, const struct config *fresh) {
         comm_choices_alarm(d);
 }
 
-static void daemon_reload(uv_signal_t *handle, int signum) {
-    struct daemon *d = handle->data;
-    struct config_errors errors = {0};
+bool daemon_reload(struct daemon *d, const char *why, struct config_errors *report) {
     struct config fresh;
     bool ok = true;
-    (void)signum;
     service_reloading(d);
     config_defaults(&fresh);
     if (d->config_path != NULL)
-        ok = config_load(&fresh, d->config_path, &errors);
+        ok = config_load(&fresh, d->config_path, report);
     for (unsigned i = 0; i < d->nsettings; i++)
-        ok = config_set(&fresh, "--set", d->settings[i], &errors) && ok;
-    ok = config_check(&fresh, &errors) && ok;
+        ok = config_set(&fresh, "--set", d->settings[i], report) && ok;
+    ok = config_check(&fresh, report) && ok;
     if (ok) {
-        log_info("SIGHUP: reloading %s", d->config_path != NULL ? d->config_path : "(no file)");
-        daemon_apply(d, &fresh);
+        log_info("%s: reloading %s", why, d->config_path != NULL ? d->config_path : "(no file)");
+        daemon_apply(d, &fresh, report);
     } else {
-        for (size_t i = 0; i < errors.count; i++)
-            log_error("reload refused, the old configuration stays: %s", errors.lines[i]);
+        for (size_t i = 0; i < report->count; i++)
+            log_error("reload refused, the old configuration stays: %s", report->lines[i]);
     }
-    config_errors_free(&errors);
     service_reloaded(d);
+    events_add(d->events, EVENT_RELOAD, NULL, 0, "%s: %s, %zu %s", why, ok ? "done" : "refused", report->count,
+               ok ? "changes" : "errors");
+    return ok;
+}
+
+static void daemon_hangup(uv_signal_t *handle, int signum) {
+    struct config_errors report = {0};
+    (void)signum;
+    (void)daemon_reload(handle->data, "SIGHUP", &report); /* it has logged all */
+    config_errors_free(&report);
 }
 
 static void daemon_device_ready(uv_poll_t *handle, int status, int events) {
@@ -194,7 +204,7 @@ static zipcclResult_t daemon_open_signals(struct daemon *d) {
         uv_signal_cb callback;
     } signals[] = {{&d->sigterm, SIGTERM, daemon_signal},
                    {&d->sigint, SIGINT, daemon_signal},
-                   {&d->sighup, SIGHUP, daemon_reload}};
+                   {&d->sighup, SIGHUP, daemon_hangup}};
     signal(SIGPIPE, SIG_IGN);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
         if (uv_signal_init(&d->loop, signals[i].handle) != 0)
@@ -256,6 +266,7 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
     list_init(&d->ids);
     list_init(&d->links);
     stats_init(&d->stats);
+    d->events = calloc(1, sizeof *d->events);
     daemon_names(d, options);
     if (service_init(&d->service) != zipcclSuccess)
         return zipcclInvalidArgument;
@@ -298,6 +309,8 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
              "decode_MBps=%llu)",
              ZIPCCL_MAJOR, ZIPCCL_MINOR, ZIPCCL_PATCH, d->config.socket, d->listening, d->advertise, device, fabric,
              (unsigned long long)d->encode_bps / 1000000, (unsigned long long)d->decode_bps / 1000000);
+    events_add(d->events, EVENT_START, NULL, 0, "zipccld %d.%d.%d serves %s", ZIPCCL_MAJOR, ZIPCCL_MINOR, ZIPCCL_PATCH,
+               d->config.socket);
     service_ready(d);
     return zipcclSuccess;
 fail:
@@ -366,5 +379,7 @@ void daemon_stop(struct daemon *d) {
     if (d->device != NULL)
         d->device_ops->close(d->device);
     stats_free(&d->stats);
+    free(d->events);
+    d->events = NULL;
     (void)uv_loop_close(&d->loop);
 }

@@ -13,6 +13,8 @@
 #include <uv.h>
 
 #include "daemon/core/config.h"
+#include "daemon/core/drain.h"
+#include "daemon/core/events.h"
 #include "daemon/core/executor.h"
 #include "daemon/core/list.h"
 #include "daemon/core/server.h"
@@ -36,6 +38,8 @@ struct daemon {
     bool served; /* a client, in this turn of the loop */
     struct spin spin;
     uint64_t drain_deadline_ns;
+    struct drain drain;    /* by an administrator: the daemon lives on */
+    struct events *events; /* NULL: no memory */
 
     uv_prepare_t reaper;
     uv_timer_t tick;
@@ -77,6 +81,9 @@ void daemon_run(struct daemon *d);
 void daemon_stop(struct daemon *d);
 /* Stops accepting, lets running operations end, then stops; called again: stops now. */
 void daemon_drain(struct daemon *d, const char *why);
+
+/* Reads the configuration again. why: who asked. report: what changed; where it is refused (false) the errors. */
+bool daemon_reload(struct daemon *d, const char *why, struct config_errors *report);
 
 uint64_t daemon_now_ns(void); /* CLOCK_MONOTONIC */
 

@@ -52,6 +52,7 @@ struct exec_work *exec_work_get(struct executor *e) {
 }
 
 void exec_work_put(struct executor *e, struct exec_work *work) {
+    work->op = NULL; /* exec_op_where tells by it what is under way */
     work->next = e->idle;
     e->idle = work;
 }

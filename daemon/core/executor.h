@@ -99,6 +99,15 @@ void exec_op_arrive(struct exec_op *op, uint32_t local, const struct exec_buffer
 /* Ends it with result and text (copied) as soon as its steps under way allow. */
 void exec_op_fail(struct exec_op *op, zipcclResult_t result, const char *text);
 
+/* What an operation is doing now: steps under way by kind, and the other side of the first send and receive. */
+#define EXEC_NO_RANK UINT32_MAX
+struct exec_where {
+    uint32_t sends, recvs, encodes, others;
+    uint32_t send_node, recv_node;
+    uint32_t recv_rank; /* of an exchange, whose node it is is in recv_node; else EXEC_NO_RANK */
+};
+void exec_op_where(const struct exec_op *op, struct exec_where *where);
+
 /* A timed exchange of `bytes` with the next node (ring) for the switcher: done gets bytes a second and half a
  * round trip in ns. Run by all nodes of a new communicator at the same time, before its first operation. */
 void exec_comm_probe(struct exec_comm *comm, uint64_t bytes,

@@ -46,6 +46,7 @@ void job_put(struct job *job) {
     list_del(&job->link);
     job->daemon->njobs--;
     stats_job_end(&job->daemon->stats, job->stats);
+    events_add(job->daemon->events, EVENT_JOB_END, job->name, 0, "uid %u", job->uid);
     log_debug("job ends (job=%s uid=%u)", job->name, job->uid);
     free(job);
 }
@@ -89,6 +90,7 @@ zipcclResult_t job_get(struct daemon *d, const char *name, uid_t uid, struct job
     snprintf(job->user, sizeof job->user, "%u", uid);
     list_add_tail(&d->jobs, &job->link);
     d->njobs++;
+    events_add(d->events, EVENT_JOB_BEGIN, name, 0, "uid %u", uid);
     log_info("job begins (job=%s uid=%u)", job->name, uid);
     lookup->job = job;
     lookup->uid = uid;

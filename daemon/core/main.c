@@ -8,8 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/core/admin.h"
 #include "daemon/core/config.h"
 #include "daemon/core/daemon.h"
+#include "daemon/core/man.h"
 #include "zipccl.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -25,14 +27,9 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
     X("node-name", 'n', "NAME", "node_name", "same as --set node_name=NAME")                                           \
     X("log-level", 'L', "LEVEL", "log_level", "same as --set log_level=LEVEL")                                         \
     X("set", 'S', "KEY=VALUE", NULL, "set a key over the file; may be repeated, the last one counts")                  \
+    X("man", 'M', NULL, NULL, "print the manual page zipccld(8), and exit")                                            \
     X("version", 'V', NULL, NULL, "print the version, and exit")                                                       \
     X("help", 'h', NULL, NULL, "print this, and exit")
-
-struct main_option {
-    const char *name;
-    int letter;
-    const char *argument, *key, *help;
-};
 
 static const struct main_option main_options[] = {
 #define MAIN_OPTION(name, letter, argument, key, help) {name, letter, argument, key, help},
@@ -60,13 +57,16 @@ static void main_help(FILE *out) {
         }
         fprintf(out, " %s", config_keys[i].name);
     }
-    fprintf(out, "\n\nSignals: SIGTERM or SIGINT drains and ends, a second one ends at once; SIGHUP reloads the "
+    fprintf(out, "\n\nAdmin requests (zipcclctl; root and the daemon's own user):\n");
+    for (size_t i = 0; i < admin_num_commands; i++)
+        fprintf(out, "  %-26s %s\n", admin_commands[i].name, admin_commands[i].does);
+    fprintf(out, "\nSignals: SIGTERM or SIGINT drains and ends, a second one ends at once; SIGHUP reloads the "
                  "configuration.\nExit codes: 0 ok, 1 failed, 2 wrong usage or configuration.\n");
 }
 
 struct main_args {
     const char *config_path;
-    bool check, print, version, help;
+    bool check, print, man, version, help;
     char *settings[MAIN_MAX_SETTINGS]; /* key=value, owned */
     unsigned nsettings;
 };
@@ -108,6 +108,7 @@ static bool main_parse(struct main_args *args, int argc, char **argv) {
             args->config_path = optarg;
         args->check = args->check || c == 'C';
         args->print = args->print || c == 'p';
+        args->man = args->man || c == 'M';
         args->version = args->version || c == 'V';
         args->help = args->help || c == 'h';
         if ((o->key != NULL || c == 'S') && !main_add_setting(args, o->key, optarg))
@@ -161,6 +162,8 @@ int main(int argc, char **argv) {
         code = EXIT_USAGE;
     } else if (args.help) {
         main_help(stdout);
+    } else if (args.man) {
+        man_print(main_options, MAIN_NUM_OPTIONS, stdout);
     } else if (args.version) {
         printf("zipccld %d.%d.%d\n", ZIPCCL_MAJOR, ZIPCCL_MINOR, ZIPCCL_PATCH);
     } else if (args.print) {

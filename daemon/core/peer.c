@@ -42,8 +42,10 @@ void peer_kill(struct peer_link *l, const char *why) {
     l->state = PEER_DEAD;
     if (l->polling)
         uv_poll_stop(&l->poll);
-    if (was_up)
+    if (was_up) {
         d->stats.counters[STATS_peers_lost]++;
+        events_add(d->events, EVENT_PEER_LOST, NULL, 0, "%s at %s: %s", peer_name(l), l->address, why);
+    }
     log_info("link to node %s ends: %s (peer=%s)", peer_name(l), why, l->address);
     comm_link_lost(l, why);
 }
@@ -244,6 +246,7 @@ static void peer_hello(struct peer_link *l, const Zipccl__Peer__PeerHello *m) {
     l->state = PEER_UP;
     l->used_ns = daemon_now_ns();
     d->stats.counters[STATS_peers_connected]++;
+    events_add(d->events, EVENT_PEER_UP, NULL, 0, "%s at %s", l->node, l->address);
     log_info("link to node %s is up (peer=%s)", l->node, l->address);
     comm_link_up(l);
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/core/admin.h"
 #include "daemon/core/buffer.h"
 #include "daemon/core/comm.h"
 #include "daemon/core/daemon.h"
@@ -30,9 +31,8 @@ static bool requests_hello(struct session *s, const struct frame *f, const Zipcc
         return false;
     }
     if (m->job[0] != '\0') {
-        if (d->draining) {
-            session_error(s, f->id, zipcclDaemonUnavailable, "zipccld on node %s is shutting down",
-                          d->config.node_name);
+        if (drain_why(d, NULL, why, sizeof why) != NULL) {
+            session_error(s, f->id, zipcclDaemonUnavailable, "%s", why);
             return false;
         }
         zipcclResult_t rc = job_get(d, m->job, s->uid, &s->job, why, sizeof why);
@@ -41,6 +41,10 @@ static bool requests_hello(struct session *s, const struct frame *f, const Zipcc
             return false;
         }
         s->job->nsessions++;
+        if (drain_why(d, s->job, why, sizeof why) != NULL) {
+            session_error(s, f->id, zipcclDaemonUnavailable, "%s", why);
+            return false;
+        }
     }
     snprintf(s->program, sizeof s->program, "%.63s", m->program);
     s->features = m->features & WIRE_FEATURE_VERIFY;
@@ -81,6 +85,16 @@ static void requests_message(struct session *s, const struct frame *f, const Pro
     case WIRE_STATS:
         status_stats(s, f->id, (const Zipccl__StatsRequest *)m);
         break;
+    case WIRE_FLIGHT:
+        status_flight(s, f->id, (const Zipccl__FlightRequest *)m);
+        break;
+    case WIRE_EVENTS:
+        status_events(s, f->id, (const Zipccl__EventsRequest *)m);
+        break;
+    case WIRE_ADMIN_LOG:
+    case WIRE_ADMIN_DRAIN:
+        admin_run(admin_find(f->type), s, f->id, m);
+        break;
     default:
         break;
     }
@@ -88,7 +102,8 @@ static void requests_message(struct session *s, const struct frame *f, const Pro
 
 /* What the admin socket serves. */
 static bool requests_for_admin(uint16_t type) {
-    return type == WIRE_HELLO || type == WIRE_STATUS || type == WIRE_STATS;
+    return type == WIRE_HELLO || type == WIRE_STATUS || type == WIRE_STATS || type == WIRE_FLIGHT ||
+           type == WIRE_EVENTS || type == WIRE_CONFIG || admin_find(type) != NULL;
 }
 
 bool requests_handle(struct session *s, const struct frame *f) {
@@ -118,6 +133,12 @@ bool requests_handle(struct session *s, const struct frame *f) {
     case WIRE_STATUS:
         status_send(s, f->id);
         return true;
+    case WIRE_CONFIG:
+        status_config(s, f->id);
+        return true;
+    case WIRE_ADMIN_RELOAD:
+        admin_run(admin_find(f->type), s, f->id, NULL);
+        return true;
     case WIRE_HELLO:
     case WIRE_COMM_INIT:
     case WIRE_COMM_DESTROY:
@@ -125,6 +146,10 @@ bool requests_handle(struct session *s, const struct frame *f) {
     case WIRE_BUFFER_REGISTER:
     case WIRE_BUFFER_RELEASE:
     case WIRE_STATS:
+    case WIRE_FLIGHT:
+    case WIRE_EVENTS:
+    case WIRE_ADMIN_LOG:
+    case WIRE_ADMIN_DRAIN:
         break;
     default:
         d->stats.counters[STATS_frames_bad]++;

@@ -14,6 +14,7 @@
 #include <sys/types.h>
 #include <uv.h>
 
+#include "daemon/core/drain.h"
 #include "daemon/core/handles.h"
 #include "daemon/core/list.h"
 #include "proto/frame.h"
@@ -39,6 +40,7 @@ struct job {
     uint32_t nsessions, ncomms;
     uint64_t registered_bytes;
     struct stats_job *stats;
+    struct drain drain;
 };
 
 enum session_state { SESSION_HELLO, SESSION_OPEN, SESSION_DEAD };

@@ -13,10 +13,15 @@ void stats_init(struct stats *s) {
     list_init(&s->jobs);
 }
 
+static void job_free(struct stats_job *job) {
+    free(job->flight);
+    free(job);
+}
+
 void stats_free(struct stats *s) {
     list_for_each_safe(l, &s->jobs) {
         list_del(l);
-        free(list_entry(l, struct stats_job, link));
+        job_free(list_entry(l, struct stats_job, link));
     }
 }
 
@@ -112,6 +117,8 @@ struct stats_job *stats_job_begin(struct stats *s, const char *name, uid_t uid) 
         struct stats_job *job = list_entry(l, struct stats_job, link);
         if (job->uid == uid && strcmp(job->name, name) == 0) {
             job->live++;
+            if (job->flight == NULL)
+                job->flight = calloc(1, sizeof *job->flight);
             list_del(&job->link); /* in use: youngest */
             list_add_tail(&s->jobs, &job->link);
             return job;
@@ -124,6 +131,7 @@ struct stats_job *stats_job_begin(struct stats *s, const char *name, uid_t uid) 
     job->uid = uid;
     job->live = 1;
     stats_show(s, job);
+    job->flight = calloc(1, sizeof *job->flight);
     list_add_tail(&s->jobs, &job->link);
     return job;
 }
@@ -134,14 +142,18 @@ void stats_job_end(struct stats *s, struct stats_job *job) {
     list_for_each(l, &s->jobs) ended += list_entry(l, struct stats_job, link)->live == 0;
     list_for_each_safe(l, &s->jobs) {
         struct stats_job *old = list_entry(l, struct stats_job, link);
-        if (ended <= STATS_KEPT_JOBS)
+        if (ended <= STATS_KEPT_FLIGHTS)
             break;
         if (old->live != 0)
             continue;
-        stats_hide(s, old);
-        list_del(&old->link);
-        free(old);
-        ended--;
+        if (ended-- > STATS_KEPT_JOBS) {
+            stats_hide(s, old);
+            list_del(&old->link);
+            job_free(old);
+        } else {
+            free(old->flight);
+            old->flight = NULL;
+        }
     }
 }
 

@@ -15,13 +15,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/core/flight.h"
 #include "daemon/core/list.h"
 #include "zipccl_types.h"
 
-#define STATS_KEPT_JOBS  64u
-#define STATS_SHOWN_JOBS 32u
-#define STATS_SHOWN_ROWS 512u
-#define STATS_BUCKETS    27u /* of times: up to 1 us, 2 us, 4 us... 67 s */
+#define STATS_KEPT_JOBS    64u
+#define STATS_KEPT_FLIGHTS 16u /* flight recorders of ended jobs: they are large */
+#define STATS_SHOWN_JOBS   32u
+#define STATS_SHOWN_ROWS   512u
+#define STATS_BUCKETS      27u /* of times: up to 1 us, 2 us, 4 us... 67 s */
 
 /* X(name, help). The order is the order of display. */
 #define STATS_COUNTERS(X)                                                                                              \
@@ -71,6 +73,7 @@ struct stats_job {
     uid_t uid;
     uint32_t live; /* jobs that use it: 0 or 1 */
     bool shown;
+    struct flight *flight; /* NULL: no memory, or dropped */
     struct stats_row rows[zipcclNumOps][zipcclNumTypes][STATS_CODECS];
 };
 

@@ -78,7 +78,7 @@ static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
     snprintf(text, sizeof text, "%d.%d.%d", ZIPCCL_MAJOR, ZIPCCL_MINOR, ZIPCCL_PATCH);
     m->version = arena_text(a, text);
     m->uptime_seconds = (double)(now_ns - d->started_ns) / 1e9;
-    m->state = d->draining ? "draining" : "running";
+    m->state = (char *)drain_state(d, NULL);
     d->device_ops->describe(d->device, text, sizeof text);
     m->device = arena_text(a, text);
     if (d->fabric_ops != NULL)
@@ -106,6 +106,7 @@ static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
         j->sessions = job->nsessions;
         j->comms = job->ncomms;
         j->registered_bytes = job->registered_bytes;
+        j->state = (char *)drain_state(d, job);
         m->jobs[m->n_jobs++] = j;
     }
     list_for_each(l, &d->comms) {

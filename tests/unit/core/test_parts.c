@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Handles and statistics.
+ * Handles, statistics, the flight recorder and the events.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "daemon/core/events.h"
 #include "daemon/core/handles.h"
 #include "daemon/core/stats.h"
 
@@ -77,7 +78,76 @@ static void test_stats(void **state) {
     stats_free(&s);
 }
 
+static void test_flight(void **state) {
+    (void)state;
+    static struct flight f;
+    assert_int_equal(flight_first(&f, 0), 1);
+    assert_null(flight_get(&f, 0));
+    assert_null(flight_get(&f, 1));
+    assert_null(flight_begin(NULL));
+    assert_null(flight_get(NULL, 1));
+    struct flight_op *op = flight_begin(&f);
+    assert_int_equal(op->id, 1);
+    op->seq = 7;
+    snprintf(flight_where(&f, op), FLIGHT_WHERE, "waiting for rank 1");
+    assert_ptr_equal(flight_get(&f, 1), op);
+    assert_int_equal(flight_first(&f, 10), 1);
+    for (unsigned i = 0; i < FLIGHT_OPS; i++)
+        assert_non_null(flight_begin(&f));
+    assert_null(flight_get(&f, 1)); /* overwritten, with its text */
+    op = flight_get(&f, FLIGHT_OPS + 1);
+    assert_int_equal(op->seq, 0);
+    assert_string_equal(flight_where(&f, op), "");
+    assert_int_equal(flight_first(&f, 0), 2);
+    assert_int_equal(flight_first(&f, 10), FLIGHT_OPS - 8);
+    assert_non_null(flight_get(&f, flight_first(&f, 0)));
+    assert_null(flight_get(&f, FLIGHT_OPS + 2));
+}
+
+static void test_events(void **state) {
+    (void)state;
+    static struct events e;
+    assert_null(events_next(&e, 0));
+    assert_null(events_next(NULL, 0));
+    events_add(NULL, EVENT_START, NULL, 0, "nothing");
+    for (unsigned i = 0; i < EVENTS_KEPT + 10; i++)
+        events_add(&e, EVENT_COMM_READY, "job", i, "%u ranks", i);
+    const struct event *next = events_next(&e, 0);
+    assert_int_equal(next->id, 11); /* the oldest that is left */
+    assert_string_equal(next->text, "10 ranks");
+    assert_string_equal(next->job, "job");
+    assert_string_equal(event_kind_name(next->kind), "comm-ready");
+    uint64_t n = 0;
+    for (const struct event *at = events_next(&e, 0); at != NULL; at = events_next(&e, at->id))
+        n++;
+    assert_int_equal(n, EVENTS_KEPT);
+    assert_int_equal(events_next(&e, EVENTS_KEPT + 9)->id, EVENTS_KEPT + 10);
+    assert_null(events_next(&e, EVENTS_KEPT + 10));
+    assert_null(events_next(&e, UINT64_MAX));
+}
+
+/* Recorders of ended jobs are dropped before their numbers are. */
+static void test_kept_flights(void **state) {
+    (void)state;
+    struct stats s;
+    char name[16];
+    unsigned flights = 0;
+    stats_init(&s);
+    for (unsigned i = 0; i < STATS_KEPT_FLIGHTS + 5; i++) {
+        snprintf(name, sizeof name, "j%u", i);
+        stats_job_end(&s, stats_job_begin(&s, name, 0));
+    }
+    list_for_each(l, &s.jobs) flights += list_entry(l, struct stats_job, link)->flight != NULL;
+    assert_int_equal(flights, STATS_KEPT_FLIGHTS);
+    struct stats_job *again = stats_job_begin(&s, "j0", 0);
+    assert_non_null(again->flight);
+    stats_job_end(&s, again);
+    stats_free(&s);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_handles), cmocka_unit_test(test_stats)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_handles), cmocka_unit_test(test_stats),
+                                       cmocka_unit_test(test_flight), cmocka_unit_test(test_events),
+                                       cmocka_unit_test(test_kept_flights)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
