@@ -154,10 +154,11 @@ GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t
     return ok;
 }
 
-/* Undoes tier 2 or 3: n values to `out`, escapes from `in`. Returns the count of escapes met. */
+/* Undoes tier 2 or 3: n values to `out`, escapes from `in`. Returns the count of escapes met. A call, not inlined:
+ * beside the 64 sums of decode + accumulate its registers would spill. */
 template <uint32_t TIER>
-GPU_FN uint32_t undo_tier(const uint8_t *plane0, const uint8_t *plane1, uint32_t n, const uint8_t *in, uint8_t *out,
-                          uint32_t *counts) {
+GPU_COLD uint32_t undo_tier(const uint8_t *plane0, const uint8_t *plane1, uint32_t n, const uint8_t *in, uint8_t *out,
+                            uint32_t *counts) {
     constexpr uint32_t v0 = 257 - TIER, v1 = 2 * TIER - 1; /* codes 0, 1, 2: 255 3 4 (tier 2), 254 5 6 (tier 3) */
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     uint32_t met = 0;
@@ -267,11 +268,16 @@ GPU_FN void decode_lane(uint32_t block, const Group &g, const uint8_t *big, cons
     }
     Values<DTYPE> v;
     const uint8_t *const remainder = body + planes * ZFMT_PLANE;
-    GPU_UNROLL
-    for (uint32_t p = 0; p < K::byte_planes; p++) {
-        const uint4 x = gpu_ld16(remainder + p * ZFMT_BLOCK + 16 * lane);
-        v.b[p][0] = x.x, v.b[p][1] = x.y, v.b[p][2] = x.z, v.b[p][3] = x.w;
-    }
+    const auto get_bytes = [&] {
+        GPU_UNROLL
+        for (uint32_t p = 0; p < K::byte_planes; p++) {
+            const uint4 x = gpu_ld16(remainder + p * ZFMT_BLOCK + 16 * lane);
+            v.b[p][0] = x.x, v.b[p][1] = x.y, v.b[p][2] = x.z, v.b[p][3] = x.w;
+        }
+    };
+    constexpr bool late = RAW && K::bytes == 4; /* beside 64 sums there are no registers to load FP32 early */
+    if (!late)
+        get_bytes();
     uint32_t bits[K::bit_planes ? K::bit_planes : 1];
     GPU_UNROLL
     for (uint32_t p = 0; p < K::bit_planes; p++)
@@ -305,6 +311,8 @@ GPU_FN void decode_lane(uint32_t block, const Group &g, const uint8_t *big, cons
     }
     if (CODEC == zipcclCodecTop7)
         get_escapes(v.e, mask, escapes);
+    if (late)
+        get_bytes();
     v.join(w);
 }
 
