@@ -3,7 +3,7 @@
 import re
 
 from ptx_parse import Instr, Label, PtxError, number
-from ptx_work import KINDS, work_of
+from ptx_work import KINDS, fused, work_of
 from ptx_table import OPS, SPACES, SPECIAL, TYPES, WIDER
 
 COMPARES = ("eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num",
@@ -83,7 +83,8 @@ class Emitter:
         w("    unsigned cc_ = 0;\n    (void)cc_;\n    (void)params;" + ("" if f.entry else "\n    (void)rets;"))
         text, mixes = [], []
         fresh = True  # the next instruction begins a basic block
-        for item in f.body:
+        gone = fused(f.body)
+        for at, item in enumerate(f.body):
             if isinstance(item, Label):
                 text.append(f"{ident(item.name)}:;")
                 fresh = True
@@ -92,7 +93,8 @@ class Emitter:
                 text.append(f"    visits_{ident(f.name)}.visit({len(mixes)});")
                 mixes.append([0] * len(KINDS))
             text.append("    " + self.statement(item))
-            mixes[-1] = [a + b for a, b in zip(mixes[-1], work_of(item.op))]
+            if at not in gone:
+                mixes[-1] = [a + b for a, b in zip(mixes[-1], work_of(item.op))]
             fresh = OPS[item.op.split(".")[0]].kind in ("bra", "brx", "ret", "exit")
         rows = ", ".join("{" + ", ".join(map(str, m)) + "}" for m in mixes) or "{}"
         self.out[start:start] = [f"static const unsigned mix_{ident(f.name)}[][ptx::num_work] = {{{rows}}};",
