@@ -120,7 +120,7 @@ def counted(build):
         for line in run.stdout.splitlines():
             word = line.split()
             if word[:1] == ["count"]:
-                rows["zip_" + word[1]] = {k: float(v) for k, v in zip(word[2::2], word[3::2])}
+                rows["zip_" + word[1].replace("fp8_", "")] = {k: float(v) for k, v in zip(word[2::2], word[3::2])}
     return rows
 
 
