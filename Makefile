@@ -61,6 +61,7 @@ fuzz: setup
 	tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
 
 kernels-report:
+	@if [ -f build/build.ninja ]; then cmake --build build --target ptx_codec_tier_bf16_90 ptx_codec_tier_fp32_90 ptx_codec_top7_e4m3_100; fi
 	kernels/cuda/report.py
 
 install: build

@@ -92,12 +92,20 @@ GPU_FN void put_sums(uint8_t *dst, uint8_t *stage, uint32_t lane, const float ac
             gpu_st(dst + 16 * bytes * lane + i, static_cast<uint8_t>(w[i / 4] >> (8 * (i % 4))));
 }
 
+/* A call, not inlined: beside the sums and the rounding to FP8 its registers would spill. */
+template <int DTYPE, int CODEC>
+GPU_COLD bool take_input_apart(const zipccl_cuda_segment *table, uint32_t inputs, uint32_t k, uint8_t *big,
+                               TileShared &sh) {
+    return take_input<DTYPE, CODEC>(table, inputs, k, big, sh);
+}
+
 template <int DTYPE, int CODEC>
 GPU_FN void decode_add(const Work &work, const zipccl_cuda_segment *table, zipccl_cuda_result *results, uint32_t inputs,
                        bool to_fp32, uint8_t *big, TileShared &sh) {
     using K = Kind<DTYPE>;
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     uint8_t *const stage = big + kTwo + warp * 4 * ZFMT_BLOCK;
+    fill_select(sh.decode.select);
     while (draw_input(work, table, inputs, sh)) {
         float acc[kRounds][16];
         bool ok = true;
@@ -109,7 +117,10 @@ GPU_FN void decode_add(const Work &work, const zipccl_cuda_segment *table, zipcc
         }
         GPU_ROLL
         for (uint32_t k = 0; k < inputs && ok; k++) {
-            ok = take_input<DTYPE, CODEC>(table, inputs, k, big, sh);
+            if constexpr (K::bytes == 1)
+                ok = take_input_apart<DTYPE, CODEC>(table, inputs, k, big, sh);
+            else
+                ok = take_input<DTYPE, CODEC>(table, inputs, k, big, sh);
             GPU_ROLL /* one block at a time: two would not fit the registers */
                 for (uint32_t r = 0; r < kRounds; r++) {
                 const uint32_t block = warp + r * kWarps;

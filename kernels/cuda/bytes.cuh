@@ -151,7 +151,7 @@ GPU_FN uint32_t max_bytes(uint32_t a, uint32_t b) {
 GPU_FN uint32_t scan_warp(uint32_t v, uint32_t lane) {
     GPU_UNROLL
     for (uint32_t d = 1; d < 32; d <<= 1) {
-        const uint32_t below = __shfl_up_sync(kAll, v, d);
+        const uint32_t below = __shfl_up_sync(ZIP_FAULT(3) ? kAll >> 1 : kAll, v, d);
         v += lane >= d ? below : 0;
     }
     return v;

@@ -21,6 +21,7 @@ struct DecodeShared {
     uint32_t place[kGroupBlocks];
     uint32_t counts[kWarps];
     uint32_t box[8];
+    uint32_t select[16]; /* fill_select */
     uint4 header[8];
     uint4 entry[2]; /* of this group and the next */
 };
@@ -40,14 +41,31 @@ struct Group {
     uint32_t n1, n2, n3, window;
 };
 
-/* 16 values d from two code planes' bits; an escape takes the next byte of `in`. */
-GPU_FN void get_escapes(uint32_t w[4], uint32_t mask, const uint8_t *in) {
+/* For each mask of four bytes a selector of __byte_perm that puts the next bytes of its second word there, and their
+ * count above it. Bytes that stay have selectors 0 to 3. A barrier must follow. */
+GPU_FN void fill_select(uint32_t select[16]) {
+    const uint32_t m = threadIdx.x;
+    if (m >= 16)
+        return;
+    uint32_t s = 0, n = 0;
     GPU_UNROLL
-    for (uint32_t i = 0; i < 16; i++)
-        if (mask >> i & 1) {
-            const uint32_t shift = 8 * (i % 4);
-            w[i / 4] = (w[i / 4] & ~(255u << shift)) | static_cast<uint32_t>(*in++) << shift;
-        }
+    for (uint32_t i = 0; i < 4; i++) {
+        s |= (m >> i & 1 ? 4 + n : i) << (4 * i);
+        n += m >> i & 1;
+    }
+    select[m] = s | n << 16;
+}
+
+/* Marked bytes of a lane's 16 take the next bytes of the page at `in`, from byte `at` on. Reads up to 8 bytes past the
+ * last: pages end in a unit of zeros. Four bytes in one step, for lanes that branch apart would take all 16 steps. */
+GPU_FN void get_escapes(uint32_t w[4], uint32_t mask, const uint8_t *in, uint32_t at, const uint32_t select[16]) {
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t s = select[mask >> (4 * i) & 15];
+        const uint32_t *const two = reinterpret_cast<const uint32_t *>(in + (at & ~3u));
+        w[i] = __byte_perm(w[i], __funnelshift_r(two[0], two[1], 8 * (at & 3)), s & 0xffff);
+        at += s >> 16;
+    }
 }
 
 /* The header in shared memory. */
@@ -154,10 +172,11 @@ GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t
     return ok;
 }
 
-/* Undoes tier 2 or 3: n values to `out`, escapes from `in`. Returns the count of escapes met. */
+/* Undoes tier 2 or 3: n values to `out`, escapes from `in`. Returns the count of escapes met. A call, not inlined:
+ * beside the 64 sums of decode + accumulate its registers would spill. */
 template <uint32_t TIER>
-GPU_FN uint32_t undo_tier(const uint8_t *plane0, const uint8_t *plane1, uint32_t n, const uint8_t *in, uint8_t *out,
-                          uint32_t *counts) {
+GPU_COLD uint32_t undo_tier(const uint8_t *plane0, const uint8_t *plane1, uint32_t n, const uint8_t *in, uint8_t *out,
+                            DecodeShared &sh) {
     constexpr uint32_t v0 = 257 - TIER, v1 = 2 * TIER - 1; /* codes 0, 1, 2: 255 3 4 (tier 2), 254 5 6 (tier 3) */
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     uint32_t met = 0;
@@ -170,10 +189,10 @@ GPU_FN uint32_t undo_tier(const uint8_t *plane0, const uint8_t *plane1, uint32_t
         }
         const uint32_t mask = p0 & p1, own = static_cast<uint32_t>(__popc(mask)), sum = scan_warp(own, lane);
         if (lane == 31)
-            counts[warp] = sum;
+            sh.counts[warp] = sum;
         __syncthreads();
         uint32_t from = met + sum - own;
-        from += before_warp(counts, warp, lane, &met);
+        from += before_warp(sh.counts, warp, lane, &met);
         if (valid) {
             uint32_t w[4];
             GPU_UNROLL
@@ -181,11 +200,15 @@ GPU_FN uint32_t undo_tier(const uint8_t *plane0, const uint8_t *plane1, uint32_t
                 const uint32_t a = spread(p0, i) * 255, b = spread(p1, i) * 255;
                 w[i] = (repeat(v0) & ~(a | b)) | (repeat(v1) & a) | (repeat(v1 + 1) & b & ~a);
             }
-            get_escapes(w, mask, in + from);
+            if (mask)
+                get_escapes(w, mask, in, from, sh.select);
             *reinterpret_cast<uint4 *>(out + at) = make_uint4(w[0], w[1], w[2], w[3]);
         }
         __syncthreads();
     }
+    if (threadIdx.x == 0 && n <= ZFMT_GROUP - 16) /* for get_escapes; n = 32,768 does not end inside a word */
+        *reinterpret_cast<uint4 *>(out + align_up(n, 16)) = zero16();
+    __syncthreads();
     return met;
 }
 
@@ -226,14 +249,15 @@ GPU_FN bool get_group_escapes(const Tile &tile, const Group &g, uint8_t *big, De
     const Dynamic l(g.n1, g.n2, g.n3);
     const uint32_t raw = CODEC == zipcclCodecTier ? g.n3 : g.n1;
     const uint8_t *const from = g.dynamic + (CODEC == zipcclCodecTier ? l.raw : 0);
-    for (uint32_t at = 16 * t; at < raw; at += 16 * kThreads)
-        *reinterpret_cast<uint4 *>(one + at) = gpu_ld16(from + at);
+    for (uint32_t at = 16 * t; at < raw + 16;
+         at += 16 * kThreads) /* a page of 32,768 has page two's memory behind it */
+        *reinterpret_cast<uint4 *>(one + at) = at < raw ? gpu_ld16(from + at) : zero16();
     __syncthreads();
     if (CODEC == zipcclCodecTop7)
         return true;
     const uint8_t *const third = g.dynamic + 2 * l.p2;
-    return undo_tier<3>(third, third + l.p3, g.n2, one, two, sh.counts) == g.n3 &&
-           undo_tier<2>(g.dynamic, g.dynamic + l.p2, g.n1, two, one, sh.counts) == g.n2;
+    return undo_tier<3>(third, third + l.p3, g.n2, one, two, sh) == g.n3 &&
+           undo_tier<2>(g.dynamic, g.dynamic + l.p2, g.n1, two, one, sh) == g.n2;
 }
 
 /* The 16 values of a lane of a full block. RAW: the block may be raw. */
@@ -267,21 +291,30 @@ GPU_FN void decode_lane(uint32_t block, const Group &g, const uint8_t *big, cons
     }
     Values<DTYPE> v;
     const uint8_t *const remainder = body + planes * ZFMT_PLANE;
-    GPU_UNROLL
-    for (uint32_t p = 0; p < K::byte_planes; p++) {
-        const uint4 x = gpu_ld16(remainder + p * ZFMT_BLOCK + 16 * lane);
-        v.b[p][0] = x.x, v.b[p][1] = x.y, v.b[p][2] = x.z, v.b[p][3] = x.w;
-    }
+    const auto get_bytes = [&] {
+        GPU_UNROLL
+        for (uint32_t p = 0; p < K::byte_planes; p++) {
+            const uint4 x = gpu_ld16(remainder + p * ZFMT_BLOCK + 16 * lane);
+            v.b[p][0] = x.x, v.b[p][1] = x.y, v.b[p][2] = x.z, v.b[p][3] = x.w;
+        }
+    };
     uint32_t bits[K::bit_planes ? K::bit_planes : 1];
-    GPU_UNROLL
-    for (uint32_t p = 0; p < K::bit_planes; p++)
-        bits[p] =
-            gpu_ld(reinterpret_cast<const uint16_t *>(remainder + K::byte_planes * ZFMT_BLOCK + p * ZFMT_PLANE) + lane);
+    const auto get_bits = [&] {
+        GPU_UNROLL
+        for (uint32_t p = 0; p < K::bit_planes; p++)
+            bits[p] = gpu_ld(
+                reinterpret_cast<const uint16_t *>(remainder + K::byte_planes * ZFMT_BLOCK + p * ZFMT_PLANE) + lane);
+    };
+    constexpr bool late = RAW && K::bytes != 2; /* beside 64 sums there are no registers to load these early */
+    if (!late) {
+        get_bytes();
+        get_bits();
+    }
     const uint16_t *const half = reinterpret_cast<const uint16_t *>(big + kCodes + block * planes * ZFMT_PLANE) + lane;
     const uint32_t p0 = half[0], p1 = half[32], p2 = planes == 3 ? half[(planes - 1) * 32] : 0;
     const uint32_t mask = CODEC == zipcclCodecTier ? p0 & p1 : ~(p0 | p1 | p2) & 0xffff;
     const uint32_t n = static_cast<uint32_t>(__popc(mask)), before = scan_warp(n, lane) - n;
-    const uint8_t *const escapes = big + kOne + sh.place[block] + before;
+    const uint32_t escapes = sh.place[block] + before;
     const bool zero = CODEC == zipcclCodecTier ? mode == ZFMT_TIER_ZERO : g.window >> 8 & 1;
     const uint32_t base = CODEC == zipcclCodecTier ? head >> 8 : g.window & 255;
     const uint32_t top = repeat((base + zero + (CODEC == zipcclCodecTop7)) & 255), other = repeat((base + 1) & 255);
@@ -291,8 +324,10 @@ GPU_FN void decode_lane(uint32_t block, const Group &g, const uint8_t *big, cons
         if (CODEC == zipcclCodecTop7)
             v.e[i] += 4 * spread(p2, i);
     }
-    if (CODEC == zipcclCodecTier)
-        get_escapes(v.e, mask, escapes);
+    if (CODEC == zipcclCodecTier && mask)
+        get_escapes(v.e, mask, big + kOne, escapes, sh.select);
+    if (late)
+        get_bits();
     GPU_UNROLL
     for (uint32_t i = 0; i < 4; i++) {
         v.e[i] = sub_bytes(top, v.e[i]);
@@ -303,8 +338,10 @@ GPU_FN void decode_lane(uint32_t block, const Group &g, const uint8_t *big, cons
         for (uint32_t p = 0; p < K::bit_planes; p++)
             v.high[i] |= spread(bits[p], i) << p;
     }
-    if (CODEC == zipcclCodecTop7)
-        get_escapes(v.e, mask, escapes);
+    if (CODEC == zipcclCodecTop7 && mask)
+        get_escapes(v.e, mask, big + kOne, escapes, sh.select);
+    if (late)
+        get_bytes();
     v.join(w);
 }
 
@@ -386,6 +423,7 @@ GPU_FN void decode(const Work &work, const zipccl_cuda_segment *table, zipccl_cu
     using K = Kind<DTYPE>;
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     uint8_t *const stage = big + kTwo + warp * K::raw;
+    fill_select(sh.decode.select);
     while (draw_input(work, table, 1, sh)) {
         if (!take_input<DTYPE, CODEC>(table, 1, 0, big, sh)) {
             if (threadIdx.x == 0)

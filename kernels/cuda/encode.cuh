@@ -195,10 +195,9 @@ GPU_FN void top7_codes(const uint32_t e[4], uint32_t window, uint32_t c[4], uint
 /* The 16 values of a lane. */
 template <int DTYPE, bool STAGED>
 GPU_FN void lane_values(const uint8_t *place, const uint8_t *src, uint32_t lane, uint32_t w[Kind<DTYPE>::words]) {
-    constexpr uint32_t units = Kind<DTYPE>::bytes;
     GPU_UNROLL
-    for (uint32_t j = 0; j < units; j++) {
-        const uint32_t c = lane * units + j;
+    for (uint32_t j = 0; j < Kind<DTYPE>::bytes; j++) {
+        const uint32_t c = lane * Kind<DTYPE>::bytes + j;
         const uint4 v = STAGED ? *reinterpret_cast<const uint4 *>(place + 16 * swizzle(c)) : gpu_ld16(src + 16 * c);
         w[4 * j] = v.x;
         w[4 * j + 1] = v.y;
@@ -322,7 +321,7 @@ GPU_FN uint32_t code_escapes(uint8_t *in, uint32_t n, uint8_t *out, uint32_t out
         if (lane == 31)
             counts[warp] = sum;
         __syncthreads();
-        uint32_t to = met + sum - own;
+        uint32_t to = met + sum - own + ZIP_FAULT(2);
         to += before_warp(counts, warp, lane, &met);
         if (busy) {
             uint32_t page_to = to / out_page, in_page = to % out_page;
@@ -530,7 +529,8 @@ GPU_FN void encode_tile(const Work &work, const Tile &tile, const zipccl_cuda_se
             put_coded<DTYPE, CODEC>(v, head, window, place, body, lane);
         }
     }
-    __syncthreads();
+    if (!ZIP_FAULT(1))
+        __syncthreads();
 
     /* 5. Escapes together, to the pages A. */
     GPU_ROLL

@@ -7,6 +7,15 @@
 
 #include <stdint.h>
 
+/* Faults that a test of the tests plants: 1 a barrier left out, 2 an off-by-one, 3 a wrong shuffle mask. Elsewhere this
+ * is a constant, and no code. */
+#ifdef ZIP_PLANTED
+extern int zip_planted;
+#    define ZIP_FAULT(n) (zip_planted == (n))
+#else
+#    define ZIP_FAULT(n) false
+#endif
+
 #ifdef __CUDACC__
 #    pragma nv_diag_suppress 186 /* loops over no planes */
 #    define GPU_FN                       __device__ __forceinline__

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # run.sh [MiB]: builds the GPU codec with nvcc and a C compiler alone, runs its tests on a device, writes gpu-report.txt.
-# Exit 77: no nvcc or no device.
+# Exit 77: no nvcc or no device; the first thing that is found out.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 if ! command -v nvcc >/dev/null; then
@@ -10,6 +10,8 @@ if ! command -v nvcc >/dev/null; then
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+cc -O1 "$root/tests/gpu/probe.c" -o "$work/probe" -ldl
+"$work/probe" || exit $?
 include="-I$root -I$root/client/include"
 for f in codec model dtype; do
     # shellcheck disable=SC2086

@@ -9,6 +9,10 @@
 #    include "kernels/cuda/codec_kernels.cuh"
 #endif
 
+#ifdef ZIP_PLANTED
+int zip_planted = getenv("ZIP_PLANT") ? atoi(getenv("ZIP_PLANT")) : 0;
+#endif
+
 namespace {
 
 const char *type_name(zipcclDataType_t t) {
@@ -50,8 +54,10 @@ template <class... A> void start(const std::string &name, unsigned grid, size_t 
         add("zip_window_" #type, zip_window_##type);
         ZIP_CASES(ROW)
 #    undef ROW
+#    ifndef ZIP_CASES_FEW
         add("zip_encode_tier_fp32_reread", zip_encode_tier_fp32_reread);
         add("zip_encode_top7_fp32_reread", zip_encode_top7_fp32_reread);
+#    endif
         return r;
     }();
     for (const Row &row : rows)
@@ -82,8 +88,40 @@ bool have(zipcclCodec_t codec, zipcclDataType_t dtype) {
 #ifdef CODEC_PTX
     return ptx::find_kernel((std::string("zip_encode_") + codec_name(codec) + "_" + type_name(dtype)).c_str()) !=
            nullptr;
+#elif defined(ZIP_CASES_FEW)
+#    define CASE(codec_name, c, type, d) (codec == (c) && dtype == (d)) ||
+    return ZIP_CASES(CASE) false;
+#    undef CASE
 #else
     return codec_supports(codec, dtype);
+#endif
+}
+
+bool have_reread() {
+#if defined(CODEC_PTX) || defined(ZIP_CASES_FEW)
+    return false;
+#else
+    return true;
+#endif
+}
+
+void count_restart() {
+#ifdef CODEC_PTX
+    ptx::counts.on = true;
+    ptx::counts.restart();
+#endif
+}
+
+double count_print([[maybe_unused]] const char *what, [[maybe_unused]] uint64_t values) {
+#ifdef CODEC_PTX
+    const double lanes = 32.0 / static_cast<double>(values);
+    printf("count %s", what);
+    for (unsigned k = 0; k < ptx::num_work; k++)
+        printf(" %s %.3f", ptx::work_names[k], static_cast<double>(ptx::counts.work[k]) * lanes);
+    printf("\n");
+    return static_cast<double>(ptx::counts.work[ptx::issued]) * lanes;
+#else
+    return 0;
 #endif
 }
 

@@ -26,6 +26,11 @@ struct Batch {
 
 /* A PTX program has the kernels of some cases alone. */
 bool have(zipcclCodec_t codec, zipcclDataType_t dtype);
+bool have_reread();
+/* Instructions that warps issue from here on, where they are counted (PTX): a line of name and number per value and
+ * lane, and all of them. 0: not counted here. */
+void count_restart();
+double count_print(const char *what, uint64_t values);
 void run_encode(zipcclCodec_t codec, zipcclDataType_t dtype, bool reread, Batch &batch);
 void run_decode(zipcclCodec_t codec, zipcclDataType_t dtype, Batch &batch);
 void run_decode_add(zipcclCodec_t codec, zipcclDataType_t dtype, bool to_fp32, unsigned inputs, Batch &batch);

@@ -3,6 +3,7 @@
 import re
 
 from ptx_parse import Instr, Label, PtxError, number
+from ptx_work import KINDS, fused, work_of
 from ptx_table import OPS, SPACES, SPECIAL, TYPES, WIDER
 
 COMPARES = ("eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num",
@@ -75,17 +76,29 @@ class Emitter:
         w(f"static ptx::Module module_(kernels_, {len(kernels)}, variables_, {len(self.vars)});")
 
     def body(self, f):
-        w, self.function = self.out.append, f
+        w, self.function, start = self.out.append, f, len(self.out)
         self.regs = {name: kind for kind, name in f.regs}
         rets = "" if f.entry else "unsigned char *const *rets, "
         w(f"static void {'k' if f.entry else 'f'}_{ident(f.name)}({rets}unsigned char *const *params) {{")
         w("    unsigned cc_ = 0;\n    (void)cc_;\n    (void)params;" + ("" if f.entry else "\n    (void)rets;"))
-        text = []
-        for item in f.body:
+        text, mixes = [], []
+        fresh = True  # the next instruction begins a basic block
+        gone = fused(f.body)
+        for at, item in enumerate(f.body):
             if isinstance(item, Label):
                 text.append(f"{ident(item.name)}:;")
-            else:
-                text.append("    " + self.statement(item))
+                fresh = True
+                continue
+            if fresh:
+                text.append(f"    visits_{ident(f.name)}.visit({len(mixes)});")
+                mixes.append([0] * len(KINDS))
+            text.append("    " + self.statement(item))
+            if at not in gone:
+                mixes[-1] = [a + b for a, b in zip(mixes[-1], work_of(item.op))]
+            fresh = OPS[item.op.split(".")[0]].kind in ("bra", "brx", "ret", "exit")
+        rows = ", ".join("{" + ", ".join(map(str, m)) + "}" for m in mixes) or "{}"
+        self.out[start:start] = [f"static const unsigned mix_{ident(f.name)}[][ptx::num_work] = {{{rows}}};",
+                                 f"static ptx::Visits visits_{ident(f.name)}(mix_{ident(f.name)}, {len(mixes)});"]
         joined = "\n".join(text)
         used = set(re.findall(r"\w+", joined))
         for kind, name in f.regs:
@@ -125,6 +138,8 @@ class Emitter:
             self.fail(f"opcode '{i.op}' has {len(types)} types, not {row.count}")
         self.used.add(name)
         code = getattr(self, "emit_" + row.kind)(name, row, types, mods, i.operands)
+        if row.kind in ("bar", "vote", "shfl", "match", "redux", "elect"):
+            code = f"ptx::meet(); {code}"
         if i.guard:
             negated, reg = i.guard
             code = f"if ({'!' if negated else ''}{ident(reg)}) {{ {code} }}"

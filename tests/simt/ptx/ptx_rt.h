@@ -6,6 +6,7 @@
 #ifndef ZIPCCL_TESTS_SIMT_PTX_RT_H
 #define ZIPCCL_TESTS_SIMT_PTX_RT_H
 
+#include "ptx_count.h"
 #include "ptx_ops.h"
 #include "simt_rt.h"
 
@@ -62,6 +63,7 @@ inline void launch(const Kernel &k, dim3 grid, dim3 block, size_t dyn_bytes, voi
     if (k.max_threads && block.x * block.y * block.z > k.max_threads)
         simt::die(simt::Loc{k.name, 0}, "bad launch: %u threads, the kernel allows %u", block.x * block.y * block.z,
                   k.max_threads);
+    counts.launch();
     simt::launch(k.name, grid, block, k.static_shared + dyn_bytes,
                  [&] { k.run(reinterpret_cast<unsigned char *const *>(params)); });
 }
