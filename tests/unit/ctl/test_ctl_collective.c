@@ -188,7 +188,7 @@ static void test_every_operation(void **state) {
     struct place *p = *state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(run(p, STDOUT_FILENO, "--op", cases[i].op, cases[i].more, "--size", "64KiB", "--iters", "3",
-                             "--warmup", "2", cases[i].sums ? "--arm=hierarchical" : "--json", "--json", NULL),
+                             "--warmup", "2", cases[i].sums ? "--arm=hierarchical" : "--timeout=100", "--json", NULL),
                          0);
         json_t *root = parse(p), *raw = json_object_get(root, "raw");
         assert_string_equal(json_string_value(json_object_get(root, "op")), cases[i].op);
