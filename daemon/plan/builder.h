@@ -90,6 +90,14 @@ void builder_tiles_of_nodes(struct builder *b, struct builder_tiles *tiles, uint
 void builder_tiles_of_parts(struct builder *b, struct builder_tiles *tiles);
 void builder_tiles_free(struct builder_tiles *tiles);
 
+/* Values of a local rank's buffer of this operation, from value `offset` on. */
+static inline struct plan_ref builder_values_at(const struct builder *b, enum plan_space space, uint32_t local,
+                                                uint64_t offset) {
+    return (struct plan_ref){(uint8_t)space, b->buffers + local, offset * b->value_bytes};
+}
+/* Copies a tile from the receive buffer of local rank `from`, where step `have` left it, to the other local ranks'. */
+void builder_spread(struct builder *b, const struct builder_tile *tile, uint32_t from, uint32_t have);
+
 static inline uint32_t builder_ntiles(const struct builder_tiles *tiles, uint32_t node) {
     return tiles->first[node + 1] - tiles->first[node];
 }

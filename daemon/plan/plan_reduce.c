@@ -55,10 +55,6 @@ struct reduction {
     uint32_t *come;  /* [source]: the receives of the tile that is being built */
 };
 
-static struct plan_ref values_at(const struct reduction *r, enum plan_space space, uint32_t local, uint64_t offset) {
-    return (struct plan_ref){(uint8_t)space, r->b->buffers + local, offset * r->b->value_bytes};
-}
-
 static const struct builder_tile *tile_of(const struct reduction *r, uint32_t node, uint32_t t) {
     return &r->tiles.list[r->tiles.first[node] + t];
 }
@@ -77,7 +73,7 @@ static bool is_sum(const struct reduction *r, uint32_t members) {
 static void add_local_inputs(struct reduction *r, const struct builder_tile *tile, bool round) {
     struct builder *b = r->b;
     for (uint32_t i = 0; i < b->nlocal; i++) {
-        struct plan_input in = {.ref = values_at(r, PLAN_SENDBUF, i, tile->offset),
+        struct plan_input in = {.ref = builder_values_at(r->b, PLAN_SENDBUF, i, tile->offset),
                                 .codec = zipcclCodecRaw,
                                 .scaled = r->scaled,
                                 .ends_group = i + 1 == b->nlocal,
@@ -100,7 +96,7 @@ static void add_contribution(struct reduction *r, uint32_t peer, uint32_t t, uin
                              .rank = b->members[b->first[b->node] + i],
                              .tag = number,
                              .count = tile->count,
-                             .src = values_at(r, PLAN_SENDBUF, i, tile->offset)};
+                             .src = builder_values_at(r->b, PLAN_SENDBUF, i, tile->offset)};
     uint32_t *reads = &r->reads[(size_t)peer * r->per_tile + i];
     *reads = BUILDER_NONE;
     if (sums) {
@@ -198,21 +194,6 @@ static void add_all_inputs(struct reduction *r, uint32_t t) {
     }
 }
 
-static void add_copies(struct reduction *r, const struct builder_tile *tile, uint32_t from, uint32_t have) {
-    struct builder *b = r->b;
-    for (uint32_t i = 0; i < b->nlocal; i++) {
-        if (i == from)
-            continue;
-        struct plan_step step = {.kind = PLAN_COPY,
-                                 .local = (uint16_t)i,
-                                 .rank = tile->rank,
-                                 .count = tile->count,
-                                 .src = values_at(r, PLAN_RECVBUF, from, tile->offset),
-                                 .dst = values_at(r, PLAN_RECVBUF, i, tile->offset)};
-        builder_edge(b, have, builder_step(b, &step));
-    }
-}
-
 /* Tags of results come after those of contributions between the same nodes. */
 static uint32_t result_tag(const struct reduction *r, uint32_t from, uint32_t to, uint32_t t) {
     return builder_ntiles(&r->tiles, to) * (r->flat ? builder_members(r->b, from) : 1) + t;
@@ -272,9 +253,10 @@ static void add_own_tile(struct reduction *r, uint32_t t) {
         step.dst = (struct plan_ref){PLAN_VALUES, turn->first + scratch, 0};
         scratch_free = r->coded ? turn->busy[scratch] : turn->busy[(size_t)scratch * b->nnodes + r->root_node];
     } else if (r->to_root) {
-        step.dst = values_at(r, PLAN_RECVBUF, r->root_local, tile->offset);
+        step.dst = builder_values_at(r->b, PLAN_RECVBUF, r->root_local, tile->offset);
     } else {
-        step.dst = values_at(r, PLAN_RECVBUF, tile->local, tile->offset - (r->to_all ? 0 : r->base[tile->local]));
+        step.dst =
+            builder_values_at(r->b, PLAN_RECVBUF, tile->local, tile->offset - (r->to_all ? 0 : r->base[tile->local]));
     }
     uint32_t id = builder_step(b, &step);
     add_all_inputs(r, t);
@@ -285,7 +267,7 @@ static void add_own_tile(struct reduction *r, uint32_t t) {
     if (r->sources > 0)
         r->in.busy[t % r->in.n] = id;
     if (r->to_all)
-        add_copies(r, tile, tile->local, id);
+        builder_spread(r->b, tile, tile->local, id);
     if (b->nnodes > 1 && (r->to_all || away))
         send_result(r, t, step.dst, id);
 }
@@ -297,7 +279,7 @@ static void take_result(struct reduction *r, uint32_t peer, uint32_t t) {
     uint32_t local = r->to_root ? r->root_local : (t + peer) % b->nlocal;
     uint32_t slot = peer_index(r, peer) * r->back.n + t % r->back.n;
     uint32_t *busy = &r->back.busy[slot];
-    struct plan_ref dst = values_at(r, PLAN_RECVBUF, local, tile->offset);
+    struct plan_ref dst = builder_values_at(r->b, PLAN_RECVBUF, local, tile->offset);
     struct plan_ref coded = {PLAN_SLOT, r->back.first + slot, 0};
     struct plan_step step = {.kind = PLAN_RECV,
                              .codec = (uint8_t)b->op->codec,
@@ -322,7 +304,7 @@ static void take_result(struct reduction *r, uint32_t peer, uint32_t t) {
         builder_edge(b, r->reads[(size_t)peer * r->per_tile + i], have);
     *busy = have;
     if (r->to_all)
-        add_copies(r, tile, local, have);
+        builder_spread(r->b, tile, local, have);
 }
 
 static uint32_t least(uint64_t a, uint64_t b) {

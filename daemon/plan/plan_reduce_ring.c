@@ -38,10 +38,6 @@ struct ring {
     uint32_t *reads;       /* by node: of the tile that is being built, what reads the send buffers */
 };
 
-static struct plan_ref values_at(const struct ring *r, enum plan_space space, uint32_t local, uint64_t offset) {
-    return (struct plan_ref){(uint8_t)space, r->b->buffers + local, offset * r->b->value_bytes};
-}
-
 /* The local index of a tile's owner. */
 static uint32_t owner_of(const struct ring *r, uint32_t node, const struct builder_tile *tile) {
     if (r->to_root)
@@ -53,7 +49,7 @@ static uint32_t owner_of(const struct ring *r, uint32_t node, const struct build
 static void add_inputs(struct ring *r, const struct builder_tile *tile, uint32_t from, uint32_t to) {
     struct builder *b = r->b;
     for (uint32_t i = from; i < to; i++) {
-        struct plan_input in = {.ref = values_at(r, PLAN_SENDBUF, i, tile->offset),
+        struct plan_input in = {.ref = builder_values_at(r->b, PLAN_SENDBUF, i, tile->offset),
                                 .scaled = r->scaled,
                                 .ends_group = true,
                                 .round_group = true,
@@ -98,7 +94,7 @@ static void pass_on(struct ring *r, uint32_t node, uint32_t t, uint32_t from, bo
     struct plan_step step = {
         .local = (uint16_t)from, .rank = tile->rank, .tag = r->tiles.first[node] + t, .count = tile->count};
     uint32_t ready = comes ? add_receive(r, step, scratch, *busy) : *busy, reduce = BUILDER_NONE;
-    struct plan_ref src = values_at(r, PLAN_SENDBUF, from, tile->offset);
+    struct plan_ref src = builder_values_at(r->b, PLAN_SENDBUF, from, tile->offset);
     if (comes || r->scaled || b->nlocal - from > 1) {
         step.dst = scratch;
         reduce = add_reduce(r, step, tile, comes ? scratch : (struct plan_ref){0}, from, b->nlocal);
@@ -134,7 +130,7 @@ static void finish(struct ring *r, uint32_t t) {
         ready = add_receive(r, step, scratch, *busy);
     }
     step.final = true;
-    step.dst = values_at(r, PLAN_RECVBUF, dst, tile->offset - (r->base ? r->base[dst] : 0));
+    step.dst = builder_values_at(r->b, PLAN_RECVBUF, dst, tile->offset - (r->base ? r->base[dst] : 0));
     uint32_t reduce = add_reduce(r, step, tile, scratch, comes ? 0 : owner + 1, comes ? owner + 1 : b->nlocal);
     if (!comes)
         add_inputs(r, tile, 0, owner + 1);
@@ -142,21 +138,6 @@ static void finish(struct ring *r, uint32_t t) {
     if (comes)
         *busy = reduce;
     r->made = reduce;
-}
-
-static void add_copies(struct ring *r, const struct builder_tile *tile, uint32_t from, uint32_t have) {
-    struct builder *b = r->b;
-    for (uint32_t i = 0; i < b->nlocal; i++) {
-        if (i == from)
-            continue;
-        struct plan_step step = {.kind = PLAN_COPY,
-                                 .local = (uint16_t)i,
-                                 .rank = tile->rank,
-                                 .count = tile->count,
-                                 .src = values_at(r, PLAN_RECVBUF, from, tile->offset),
-                                 .dst = values_at(r, PLAN_RECVBUF, i, tile->offset)};
-        builder_edge(b, have, builder_step(b, &step));
-    }
 }
 
 /* All-reduce: the result of tile t of the owner `back` places back passes this node. */
@@ -167,7 +148,7 @@ static void pass_result(struct ring *r, uint32_t back, uint32_t t) {
         return;
     const struct builder_tile *tile = &r->tiles.list[r->tiles.first[node] + t];
     uint32_t local = back == 0 ? tile->local : (t + node) % b->nlocal, have = r->made;
-    struct plan_ref values = values_at(r, PLAN_RECVBUF, local, tile->offset);
+    struct plan_ref values = builder_values_at(r->b, PLAN_RECVBUF, local, tile->offset);
     struct plan_step step = {.local = (uint16_t)local,
                              .rank = tile->rank,
                              .tag = r->tiles.first[b->nnodes] + r->tiles.first[node] + t,
@@ -193,7 +174,7 @@ static void pass_result(struct ring *r, uint32_t back, uint32_t t) {
         builder_edge(b, *before, id);
         *before = id;
     }
-    add_copies(r, tile, local, have);
+    builder_spread(r->b, tile, local, have);
 }
 
 /* Visits of tile t of every node, in the order of the ring. */

@@ -158,3 +158,17 @@ uint64_t *builder_bases(struct builder *b) {
     }
     return bases;
 }
+
+void builder_spread(struct builder *b, const struct builder_tile *tile, uint32_t from, uint32_t have) {
+    for (uint32_t i = 0; i < b->nlocal; i++) {
+        if (i == from)
+            continue;
+        struct plan_step step = {.kind = PLAN_COPY,
+                                 .local = (uint16_t)i,
+                                 .rank = tile->rank,
+                                 .count = tile->count,
+                                 .src = builder_values_at(b, PLAN_RECVBUF, from, tile->offset),
+                                 .dst = builder_values_at(b, PLAN_RECVBUF, i, tile->offset)};
+        builder_edge(b, have, builder_step(b, &step));
+    }
+}
