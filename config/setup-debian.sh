@@ -5,8 +5,8 @@
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build pkg-config git libuv1-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
-    libcmocka-dev libucx-dev libinih-dev libjansson-dev libxxhash-dev libsystemd-dev libmicrohttpd-dev libzstd-dev liblz4-dev openmpi-bin
-    libopenmpi-dev iproute2 python3)
+    libcmocka-dev libucx-dev libinih-dev libjansson-dev libxxhash-dev libsodium-dev libsystemd-dev libmicrohttpd-dev libzstd-dev liblz4-dev
+    openmpi-bin libopenmpi-dev iproute2 python3)
 if [ "${1:-}" = --lint ]; then
     packages+=(clang clang-format clang-tidy libclang-rt-14-dev shellcheck prometheus)
 fi

@@ -13,6 +13,7 @@
 #define MAX_DRAIN_MS     86400000u
 #define MAX_FABRIC_BYTES 4096u
 #define INSTANCE_BYTES   16u
+#define SECRET_BYTES     32u
 #define UNIQUE_ID_BYTES  sizeof(struct wire_unique_id)
 
 /* Names go into logs and terminals: no control characters. */
@@ -69,6 +70,8 @@ static const char *check_peer_join(const Zipccl__Peer__PeerJoin *m) {
 static const char *check_peer_table(const Zipccl__Peer__PeerTable *m) {
     if (!m->n_nodes || m->n_nodes > MAX_RANKS)
         return "the table has no nodes, or too many";
+    if (m->secret.len != SECRET_BYTES)
+        return "the communicator's secret has the wrong size";
     size_t total = 0;
     for (size_t i = 0; i < m->n_nodes; i++) {
         const Zipccl__Peer__PeerNode *n = m->nodes[i];

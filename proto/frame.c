@@ -84,6 +84,10 @@ int frame_conn_fd(const struct frame_conn *c) {
     return c->fd;
 }
 
+void frame_conn_limit(struct frame_conn *c, uint32_t payload) {
+    c->in.max_payload = payload;
+}
+
 const char *frame_conn_why(const struct frame_conn *c) {
     return c->why;
 }

@@ -50,6 +50,8 @@ struct frame_conn; /* see frame.c */
 struct frame_conn *frame_conn_new(int fd, bool passes_fds);
 void frame_conn_free(struct frame_conn *c); /* NULL is fine */
 int frame_conn_fd(const struct frame_conn *c);
+/* Frames that are read from here on have at most so many bytes of payload (FRAME_MAX_PAYLOAD before). */
+void frame_conn_limit(struct frame_conn *c, uint32_t payload);
 
 /* Checks a header alone (pure; fuzzed). why: a static text for people where it fails. */
 ZIPCCL_MUST_CHECK bool frame_header_check(const struct frame_header *h, bool passes_fds, const char **why);

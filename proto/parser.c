@@ -20,6 +20,7 @@ static void close_all(int *fds, uint32_t n) {
 void frame_parser_init(struct frame_parser *p, bool passes_fds) {
     memset(p, 0, sizeof *p);
     p->passes_fds = passes_fds;
+    p->max_payload = FRAME_MAX_PAYLOAD;
 }
 
 void frame_parser_free(struct frame_parser *p) {
@@ -112,8 +113,11 @@ static void scan_headers(struct frame_parser *p) {
         struct frame_header h;
         const char *why;
         memcpy(&h, p->data + p->scan, sizeof h);
-        if (!frame_header_check(&h, p->passes_fds, &why)) {
-            bool limit = h.magic == FRAME_MAGIC && !h.reserved && (h.length > FRAME_MAX_PAYLOAD || h.nfds);
+        bool fine = frame_header_check(&h, p->passes_fds, &why);
+        if (fine && h.length > p->max_payload)
+            why = "frame payload is larger than the limit for what may come now";
+        if (why) {
+            bool limit = h.magic == FRAME_MAGIC && !h.reserved && (h.length > p->max_payload || h.nfds);
             (void)frame_parser_break(p, limit ? zipcclLimitExceeded : zipcclInvalidArgument, why);
             (void)snprintf(p->why, sizeof p->why, "%s (type %u, %u bytes, %u descriptors)", why, (unsigned)h.type,
                            (unsigned)h.length, (unsigned)h.nfds);

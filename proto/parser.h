@@ -19,6 +19,7 @@
 
 struct frame_parser {
     bool passes_fds;
+    uint32_t max_payload;
     uint8_t *data;
     size_t capacity;
     size_t start; /* first byte not given out */

@@ -46,14 +46,15 @@
     X(WIRE_ADMIN_RELOAD, 33, "empty")                                                                                  \
     X(WIRE_ADMIN_DRAIN, 34, "AdminDrain")                                                                              \
     X(WIRE_ADMIN_REPLY, 35, "AdminReply")                                                                              \
-    X(WIRE_PEER_HELLO, 40, "PeerHello") /* daemon to daemon; both send it first */                                     \
+    X(WIRE_PEER_HELLO, 40, "PeerHello") /* daemon to daemon; both send it first, once they know each other */          \
     X(WIRE_PEER_JOIN, 41, "PeerJoin")                                                                                  \
     X(WIRE_PEER_TABLE, 42, "PeerTable")                                                                                \
     X(WIRE_PEER_READY, 43, "PeerReady")                                                                                \
     X(WIRE_PEER_GO, 44, "PeerGo")                                                                                      \
     X(WIRE_PEER_ABORT, 45, "PeerAbort")                                                                                \
     X(WIRE_PEER_LEAVE, 46, "PeerLeave")                                                                                \
-    X(WIRE_PEER_PING, 47, "empty")
+    X(WIRE_PEER_PING, 47, "empty")                                                                                     \
+    X(WIRE_PEER_AUTH, 48, "see daemon/core/peer_auth.h") /* before the hello; all after it is sealed */
 
 enum wire_type {
 #define WIRE_ENUM(name, value, payload) name = value,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "daemon/core/comm.h"
+#include "daemon/core/comm_secret.h"
 #include "daemon/core/daemon.h"
 #include "daemon/core/log.h"
 #include "daemon/core/peer.h"
@@ -134,8 +135,10 @@ void comm_connect_apply(struct comm *c, const Zipccl__Peer__PeerTable *m) {
         const ProtobufCBinaryData *address = &m->nodes[i]->fabric;
         if (i == c->node)
             continue;
+        struct fabric_tokens tokens;
+        comm_secret_tokens(m->secret.data, &m->nodes[c->node]->fabric, address, &tokens);
         zipcclResult_t rc = address->len > 0
-                                ? d->fabric_ops->connect(d->fabric, address->data, address->len, &c->peers[i])
+                                ? d->fabric_ops->connect(d->fabric, address->data, address->len, &tokens, &c->peers[i])
                                 : zipcclInvalidUsage;
         if (rc != zipcclSuccess) {
             c->peers[i] = NULL;
@@ -144,7 +147,8 @@ void comm_connect_apply(struct comm *c, const Zipccl__Peer__PeerTable *m) {
             return;
         }
     }
-    zipcclResult_t rc = exec_comm_new(d->executor, c->key, c->node, &c->topology, c->peers, m->chunk_bytes, &c->exec);
+    zipcclResult_t rc = exec_comm_new(d->executor, comm_secret_number(m->secret.data), c->node, &c->topology, c->peers,
+                                      m->chunk_bytes, &c->exec);
     if (rc != zipcclSuccess) {
         c->exec = NULL;
         comm_fail(c, NULL, rc, "node %s cannot set up the communicator: %s", d->config.node_name, result_string(rc));

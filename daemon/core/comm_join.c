@@ -13,6 +13,7 @@
 #include <sys/random.h>
 
 #include "daemon/core/comm.h"
+#include "daemon/core/comm_secret.h"
 #include "daemon/core/daemon.h"
 #include "daemon/core/log.h"
 #include "daemon/core/peer.h"
@@ -203,6 +204,7 @@ static void join_complete(struct comm *c) {
     uint32_t *position = malloc(c->nnodes * sizeof *position);
     Zipccl__Peer__PeerNode *nodes = calloc(c->nnodes, sizeof *nodes), **pointers = calloc(c->nnodes, sizeof *pointers);
     uint32_t *lists = malloc(c->nranks * sizeof *lists), placed = 0, at = 0;
+    uint8_t secret[COMM_SECRET_BYTES];
     if (sorted == NULL || position == NULL || nodes == NULL || pointers == NULL || lists == NULL) {
         comm_fail(c, NULL, zipcclOutOfMemory, "node %s: out of memory", c->daemon->config.node_name);
         goto out;
@@ -226,6 +228,8 @@ static void join_complete(struct comm *c) {
     table.chunk_bytes = UINT32_MAX;
     table.codec = (uint32_t)c->codec;
     table.phases = (uint32_t)c->phases;
+    comm_secret_make(secret);
+    table.secret = (ProtobufCBinaryData){.len = sizeof secret, .data = secret};
     table.arm = (uint32_t)c->arm;
     for (uint32_t i = 0; i < c->nnodes; i++) {
         struct comm_node *n = &c->nodes[i];
@@ -257,6 +261,7 @@ static void join_complete(struct comm *c) {
     if (c->state == COMM_CONNECTING && c->nmembers > 0)
         comm_connect_apply(c, &table);
 out:
+    comm_secret_wipe(secret);
     free(sorted);
     free(position);
     free(nodes);

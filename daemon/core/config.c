@@ -354,5 +354,13 @@ bool config_check(const struct config *config, struct config_errors *errors) {
     if (config->advertise[0] != '\0' && strchr(config->advertise, ':') != NULL &&
         !config_split_hostport(config->advertise, host, sizeof host, &port))
         config_errors_add(errors, "advertise: bad value '%s', allowed: host or host:port", config->advertise);
+    if (config->peer_key_file[0] != '\0' && config->peer_key_file[0] != '/')
+        config_errors_add(errors, "peer_key_file: '%s' is not an absolute path", config->peer_key_file);
+    if (strcmp(config->peer_auth, "key") == 0 && config->peer_key_file[0] == '\0')
+        config_errors_add(errors, "peer_auth: 'key' wants a peer_key_file");
+    if (strcmp(config->peer_auth, "none") == 0 && config->peer_key_file[0] != '\0')
+        config_errors_add(errors, "peer_auth: 'none' contradicts peer_key_file");
+    if (config->group[0] != '\0' && config->user[0] == '\0')
+        config_errors_add(errors, "group: '%s' without a user", config->group);
     return errors->count == before;
 }

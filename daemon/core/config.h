@@ -29,7 +29,11 @@ struct config {
     char admin_socket[104];
     char listen[96];
     char advertise[96];
+    char peer_auth[16];
+    char peer_key_file[128];
     char metrics_listen[96];
+    char user[64];
+    char group[64];
     char device[16];
     uint64_t workers;
     uint64_t busy_poll; /* us, 0: off */

@@ -15,6 +15,7 @@
 
 static const char *const config_devices[] = {"auto", "host", NULL};
 static const char *const config_fabrics[] = {"ucx", "none", NULL};
+static const char *const config_auths[] = {"auto", "key", "none", NULL};
 static const char *const config_codecs[] = {"auto", "raw", "top7", "tier", NULL};
 static const char *const config_arms[] = {"auto", "hierarchical", "flat", "ring", NULL};
 static const char *const config_phases[] = {"stream", "two", "sizes", NULL};
@@ -32,11 +33,22 @@ const struct config_key config_keys[] = {
      "Unix socket for administration alone: status and commands, for root and the daemon's user, mode 0600.\n"
      "Empty: none, unless systemd passes one."},
     {"listen", CONFIG_HOSTPORT, "0.0.0.0:18515", 1, 0, NULL, FIELD(listen), false,
-     "host:port where other daemons connect. Port 0: any free one, see zipcclctl status. The link between daemons is\n"
-     "neither encrypted nor authenticated: bind it to the cluster's own network."},
+     "host:port where other daemons connect. host may be the name of an interface: its first address. Port 0: any\n"
+     "free one, see zipcclctl status."},
     {"advertise", CONFIG_STRING, "", 0, 0, NULL, FIELD(advertise), false,
      "host or host:port that other daemons dial. Empty: listen's host, or the primary address where that is a\n"
      "wildcard, with listen's port."},
+    {"peer_key_file", CONFIG_STRING, "", 0, 0, NULL, FIELD(peer_key_file), false,
+     "File with the key that all daemons of the cluster share (zipccld --new-key prints one), which nobody but its\n"
+     "owner, the daemon's user or root, may read. Links between daemons are authenticated and encrypted by it; the\n"
+     "data that travels over the fabric is not encrypted. Empty: none, see peer_auth."},
+    {"peer_auth", CONFIG_CHOICE, "auto", 0, 0, config_auths, FIELD(peer_auth), false,
+     "Which daemons this one talks to. key: those that hold the key of peer_key_file. none: all that reach it. auto:\n"
+     "key where there is a peer_key_file, else those of this machine alone."},
+    {"user", CONFIG_STRING, "", 0, 0, NULL, FIELD(user), false,
+     "User that a daemon which root started becomes, with that user's groups and without any capability, before it\n"
+     "opens its sockets; their folders must be that user's. Empty: it stays who it is."},
+    {"group", CONFIG_STRING, "", 0, 0, NULL, FIELD(group), false, "Group that goes with user. Empty: the user's own."},
     {"metrics_listen", CONFIG_HOSTPORT, "127.0.0.1:9464", 0, 0, NULL, FIELD(metrics_listen), false,
      "host:port where Prometheus reads metrics, at /metrics. Whoever reaches it reads the names of all jobs. Where "
      "the\n"

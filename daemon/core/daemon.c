@@ -17,6 +17,7 @@
 #include "daemon/core/log.h"
 #include "daemon/core/metrics.h"
 #include "daemon/core/peer.h"
+#include "daemon/core/privileges.h"
 #include "daemon/core/session.h"
 #include "kernels/codec.h"
 #include "proto/op.h"
@@ -268,16 +269,22 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
     stats_init(&d->stats);
     d->events = calloc(1, sizeof *d->events);
     daemon_names(d, options);
+    zipcclResult_t rc = zipcclInvalidArgument;
     if (service_init(&d->service) != zipcclSuccess)
-        return zipcclInvalidArgument;
+        goto unstarted;
+    /* The key may be root's alone; all else is opened by whom the daemon becomes. */
+    if ((rc = peer_key_open(&d->peer_key, &d->config)) != zipcclSuccess ||
+        (rc = privileges_drop(&d->config)) != zipcclSuccess)
+        goto unstarted;
     if (getrandom(d->instance, sizeof d->instance, 0) != (ssize_t)sizeof d->instance || uv_loop_init(&d->loop) != 0) {
         log_error("cannot start: %s", strerror(errno));
-        return zipcclSystemError;
+        rc = zipcclSystemError;
+        goto unstarted;
     }
     uv_prepare_init(&d->loop, &d->reaper); /* these two cannot fail */
     uv_timer_init(&d->loop, &d->tick);
     d->reaper.data = d->tick.data = d;
-    zipcclResult_t rc = zipcclSystemError;
+    rc = zipcclSystemError;
     if (uv_prepare_start(&d->reaper, daemon_reap) != 0 ||
         uv_timer_start(&d->tick, daemon_tick, DAEMON_TICK_MS, DAEMON_TICK_MS) != 0)
         goto fail;
@@ -315,6 +322,13 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
     return zipcclSuccess;
 fail:
     daemon_stop(d);
+    return rc;
+unstarted:
+    service_close(&d->service);
+    peer_key_close(&d->peer_key);
+    stats_free(&d->stats);
+    free(d->events);
+    d->events = NULL;
     return rc;
 }
 
@@ -378,6 +392,7 @@ void daemon_stop(struct daemon *d) {
         executor_free(d->executor);
     if (d->device != NULL)
         d->device_ops->close(d->device);
+    peer_key_close(&d->peer_key);
     stats_free(&d->stats);
     free(d->events);
     d->events = NULL;

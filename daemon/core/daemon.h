@@ -17,6 +17,8 @@
 #include "daemon/core/events.h"
 #include "daemon/core/executor.h"
 #include "daemon/core/list.h"
+#include "daemon/core/peer.h"
+#include "daemon/core/peer_key.h"
 #include "daemon/core/server.h"
 #include "daemon/core/service.h"
 #include "daemon/core/stats.h"
@@ -60,6 +62,8 @@ struct daemon {
     struct server server; /* clients */
     struct server admin_server;
     struct server peer_server; /* daemons */
+    struct peer_key peer_key;
+    struct peer_refusals refusals;
     struct list sessions, jobs, comms, ids, links;
     uint32_t nsessions, njobs, ncomms, nids, nlinks;
     uint64_t next_session;

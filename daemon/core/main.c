@@ -12,6 +12,7 @@
 #include "daemon/core/config.h"
 #include "daemon/core/daemon.h"
 #include "daemon/core/man.h"
+#include "daemon/core/peer_key.h"
 #include "zipccl.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -27,6 +28,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
     X("node-name", 'n', "NAME", "node_name", "same as --set node_name=NAME")                                           \
     X("log-level", 'L', "LEVEL", "log_level", "same as --set log_level=LEVEL")                                         \
     X("set", 'S', "KEY=VALUE", NULL, "set a key over the file; may be repeated, the last one counts")                  \
+    X("new-key", 'K', NULL, NULL, "print a new key for peer_key_file, and exit")                                       \
     X("man", 'M', NULL, NULL, "print the manual page zipccld(8), and exit")                                            \
     X("version", 'V', NULL, NULL, "print the version, and exit")                                                       \
     X("help", 'h', NULL, NULL, "print this, and exit")
@@ -66,7 +68,7 @@ static void main_help(FILE *out) {
 
 struct main_args {
     const char *config_path;
-    bool check, print, man, version, help;
+    bool check, print, new_key, man, version, help;
     char *settings[MAIN_MAX_SETTINGS]; /* key=value, owned */
     unsigned nsettings;
 };
@@ -108,6 +110,7 @@ static bool main_parse(struct main_args *args, int argc, char **argv) {
             args->config_path = optarg;
         args->check = args->check || c == 'C';
         args->print = args->print || c == 'p';
+        args->new_key = args->new_key || c == 'K';
         args->man = args->man || c == 'M';
         args->version = args->version || c == 'V';
         args->help = args->help || c == 'h';
@@ -166,6 +169,8 @@ int main(int argc, char **argv) {
         man_print(main_options, MAIN_NUM_OPTIONS, stdout);
     } else if (args.version) {
         printf("zipccld %d.%d.%d\n", ZIPCCL_MAJOR, ZIPCCL_MINOR, ZIPCCL_PATCH);
+    } else if (args.new_key) {
+        code = peer_key_print(stdout) ? EXIT_OK : EXIT_FAILED;
     } else if (args.print) {
         config_print(stdout);
     } else if (!main_configure(&args, &config)) {

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Daemon-to-daemon links: resolve, connect, hello, frames, keepalive, loss.
+ * Daemon-to-daemon links: hello, frames, keepalive, loss. peer_dial.c: how they begin. peer_greet.c: how both sides
+ * make sure of each other.
  */
 #include "daemon/core/peer.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +17,13 @@
 #include "daemon/core/config.h"
 #include "daemon/core/daemon.h"
 #include "daemon/core/log.h"
+#include "daemon/core/peer_impl.h"
 #include "peer.pb-c.h"
 #include "proto/wire.h"
 #include "zipccl.h"
 
-static void peer_ready(uv_poll_t *poll, int status, int events);
-
 const char *peer_state_name(enum peer_state state) {
-    static const char *const names[] = {"resolving", "connecting", "greeting", "up", "lost"};
+    static const char *const names[] = {"resolving", "connecting", "authenticating", "greeting", "up", "lost"};
     return names[state];
 }
 
@@ -50,12 +47,16 @@ void peer_kill(struct peer_link *l, const char *why) {
     comm_link_lost(l, why);
 }
 
-static void peer_closed(uv_handle_t *handle) {
-    struct peer_link *l = handle->data;
+static void peer_free(struct peer_link *l) {
     if (l->fd >= 0)
         close(l->fd);
     frame_conn_free(l->conn);
+    sodium_memzero(&l->auth, sizeof l->auth);
     free(l);
+}
+
+static void peer_closed(uv_handle_t *handle) {
+    peer_free(handle->data);
 }
 
 /* A link is freed once nobody points at it: communicators hold theirs until they end. */
@@ -69,15 +70,12 @@ void peer_reap(struct daemon *d) {
         if (l->polling) {
             uv_close((uv_handle_t *)&l->poll, peer_closed);
         } else {
-            if (l->fd >= 0)
-                close(l->fd);
-            frame_conn_free(l->conn);
-            free(l);
+            peer_free(l);
         }
     }
 }
 
-static void peer_watch(struct peer_link *l) {
+void peer_watch(struct peer_link *l) {
     int events = UV_READABLE;
     if (l->state == PEER_CONNECTING)
         events = UV_WRITABLE;
@@ -87,9 +85,23 @@ static void peer_watch(struct peer_link *l) {
         peer_kill(l, "the loop cannot watch its socket");
 }
 
-static void peer_post(struct peer_link *l, uint16_t type, const ProtobufCMessage *message) {
-    zipcclResult_t rc = message != NULL ? message_send(l->conn, type, 0, message, NULL, 0)
-                                        : frame_conn_send(l->conn, type, 0, NULL, 0, NULL, 0);
+void peer_post(struct peer_link *l, uint16_t type, const ProtobufCMessage *message) {
+    uint8_t small[1024] = {0}, *bytes = small;
+    size_t n = message != NULL ? protobuf_c_message_get_packed_size(message) : 0;
+    if (n > FRAME_MAX_PAYLOAD - PEER_SEAL_BYTES) {
+        peer_kill(l, "a message for it is larger than a frame");
+        return;
+    }
+    if (n + PEER_SEAL_BYTES > sizeof small && (bytes = malloc(n + PEER_SEAL_BYTES)) == NULL) {
+        peer_kill(l, "out of memory");
+        return;
+    }
+    if (message != NULL)
+        n = protobuf_c_message_pack(message, bytes);
+    peer_seal(&l->auth.out, type, bytes, n, bytes); /* in place */
+    zipcclResult_t rc = frame_conn_send(l->conn, type, 0, bytes, n + PEER_SEAL_BYTES, NULL, 0);
+    if (bytes != small)
+        free(bytes);
     l->sent_ns = daemon_now_ns();
     if (rc != zipcclSuccess)
         peer_kill(l, frame_conn_why(l->conn));
@@ -100,131 +112,6 @@ static void peer_post(struct peer_link *l, uint16_t type, const ProtobufCMessage
 void peer_send(struct peer_link *l, uint16_t type, const ProtobufCMessage *message) {
     if (l->state == PEER_UP)
         peer_post(l, type, message);
-}
-
-static struct peer_link *peer_new(struct daemon *d, const char *address, bool dialled) {
-    if (d->nlinks >= PEER_MAX_LINKS)
-        return NULL;
-    struct peer_link *l = calloc(1, sizeof *l);
-    if (l == NULL)
-        return NULL;
-    l->daemon = d;
-    l->dialled = dialled;
-    l->fd = -1;
-    l->started_ns = l->heard_ns = l->used_ns = daemon_now_ns();
-    snprintf(l->address, sizeof l->address, "%s", address);
-    list_add_tail(&d->links, &l->link);
-    d->nlinks++;
-    return l;
-}
-
-/* The socket is connected: both sides say hello. */
-static void peer_greet(struct peer_link *l, int fd) {
-    struct daemon *d = l->daemon;
-    Zipccl__Peer__PeerHello hello = ZIPCCL__PEER__PEER_HELLO__INIT;
-    int one = 1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-    l->fd = -1;
-    l->conn = frame_conn_new(fd, false);
-    if (l->conn == NULL) {
-        peer_kill(l, "out of memory");
-        return;
-    }
-    l->state = PEER_HELLO;
-    hello.version_min = WIRE_VERSION_MIN;
-    hello.version_max = WIRE_VERSION_MAX;
-    hello.node = d->config.node_name;
-    hello.listen = d->advertise;
-    hello.instance = (ProtobufCBinaryData){.len = sizeof d->instance, .data = d->instance};
-    peer_post(l, WIRE_PEER_HELLO, &hello.base);
-}
-
-void peer_accepted(struct daemon *d, int fd) {
-    struct sockaddr_storage from;
-    socklen_t length = sizeof from;
-    char host[64] = "?", service[8] = "?", address[112];
-    if (getpeername(fd, (struct sockaddr *)&from, &length) == 0)
-        (void)getnameinfo((struct sockaddr *)&from, length, host, sizeof host, service, sizeof service,
-                          NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(address, sizeof address, "%s:%s", host, service);
-    struct peer_link *l = d->draining ? NULL : peer_new(d, address, false);
-    if (l == NULL) {
-        log_warn("connection of a daemon refused: draining, or too many links (peer=%s)", address);
-        close(fd);
-        return;
-    }
-    l->fd = fd;
-    if (uv_poll_init(&d->loop, &l->poll, fd) != 0) {
-        peer_kill(l, "the loop cannot watch its socket");
-        return;
-    }
-    l->poll.data = l;
-    l->polling = true;
-    peer_greet(l, fd);
-}
-
-static void peer_connect(struct peer_link *l, const struct sockaddr *address, socklen_t length) {
-    char why[160];
-    l->fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (l->fd < 0 || (connect(l->fd, address, length) != 0 && errno != EINPROGRESS)) {
-        snprintf(why, sizeof why, "cannot connect to %s: %s", l->address, strerror(errno));
-        peer_kill(l, why);
-        return;
-    }
-    if (uv_poll_init(&l->daemon->loop, &l->poll, l->fd) != 0) {
-        peer_kill(l, "the loop cannot watch its socket");
-        return;
-    }
-    l->poll.data = l;
-    l->polling = true;
-    l->state = PEER_CONNECTING;
-    peer_watch(l);
-}
-
-static void peer_resolved(uv_getaddrinfo_t *request, int status, struct addrinfo *found) {
-    struct peer_link *l = request->data;
-    char why[200];
-    l->resolving = false;
-    if (l->state == PEER_RESOLVING && status != 0) {
-        snprintf(why, sizeof why, "cannot resolve '%s': %s", l->address, uv_strerror(status));
-        peer_kill(l, why);
-    } else if (l->state == PEER_RESOLVING) {
-        peer_connect(l, found->ai_addr, found->ai_addrlen);
-    }
-    uv_freeaddrinfo(found);
-}
-
-struct peer_link *peer_dial(struct daemon *d, const char *address) {
-    char host[96], service[8];
-    unsigned port;
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST}, *found = NULL;
-    list_for_each(i, &d->links) {
-        struct peer_link *l = list_entry(i, struct peer_link, link);
-        if (l->dialled && l->state != PEER_DEAD && strcmp(l->address, address) == 0)
-            return l;
-    }
-    if (!config_split_hostport(address, host, sizeof host, &port) || port == 0)
-        return NULL;
-    struct peer_link *l = peer_new(d, address, true);
-    if (l == NULL)
-        return NULL;
-    snprintf(service, sizeof service, "%u", port);
-    l->resolve.data = l;
-    /* A numeric address needs no resolver, and so no thread. The result comes by the loop in either case: who dials
-     * has not stored the link yet. */
-    int flags = getaddrinfo(host, service, &hints, &found) == 0 ? AI_NUMERICHOST : 0;
-    if (found != NULL)
-        freeaddrinfo(found);
-    hints.ai_flags = flags;
-    if (uv_getaddrinfo(&d->loop, &l->resolve, peer_resolved, host, service, &hints) != 0) {
-        list_del(&l->link);
-        d->nlinks--;
-        free(l);
-        return NULL;
-    }
-    l->resolving = true;
-    return l;
 }
 
 static void peer_hello(struct peer_link *l, const Zipccl__Peer__PeerHello *m) {
@@ -244,6 +131,7 @@ static void peer_hello(struct peer_link *l, const Zipccl__Peer__PeerHello *m) {
         return;
     }
     l->state = PEER_UP;
+    frame_conn_limit(l->conn, FRAME_MAX_PAYLOAD);
     l->used_ns = daemon_now_ns();
     d->stats.counters[STATS_peers_connected]++;
     events_add(d->events, EVENT_PEER_UP, NULL, 0, "%s at %s", l->node, l->address);
@@ -251,10 +139,11 @@ static void peer_hello(struct peer_link *l, const Zipccl__Peer__PeerHello *m) {
     comm_link_up(l);
 }
 
-static void peer_frame(struct peer_link *l, const struct frame *f) {
+/* What a frame says, unsealed. */
+static void peer_message(struct peer_link *l, const struct frame *f) {
     ProtobufCMessage *m = NULL;
     const char *why = "";
-    if (f->type == WIRE_PEER_PING)
+    if (f->type == WIRE_PEER_PING && l->state == PEER_UP)
         return;
     if (message_descriptor(f->type) == NULL || f->type < WIRE_PEER_HELLO) {
         peer_kill(l, "it sent a frame that daemons do not send");
@@ -296,7 +185,28 @@ static void peer_frame(struct peer_link *l, const struct frame *f) {
     message_free(m);
 }
 
-static void peer_ready(uv_poll_t *poll, int status, int events) {
+static void peer_frame(struct peer_link *l, const struct frame *f) {
+    struct frame plain = *f;
+    if (l->state == PEER_AUTH) {
+        peer_greet_frame(l, f);
+        return;
+    }
+    uint8_t *bytes = malloc(f->length + 1u);
+    if (bytes == NULL) {
+        peer_kill(l, "out of memory");
+        return;
+    }
+    if (peer_unseal(&l->auth.in, f->type, f->payload, f->length, bytes)) {
+        plain.payload = bytes;
+        plain.length = f->length - PEER_SEAL_BYTES;
+        peer_message(l, &plain);
+    } else {
+        peer_greet_refused(l, "a frame of it was not sealed by it, or was changed, repeated or left out on its way");
+    }
+    free(bytes);
+}
+
+void peer_ready(uv_poll_t *poll, int status, int events) {
     struct peer_link *l = poll->data;
     struct frame f;
     if (l->state == PEER_DEAD)
@@ -353,6 +263,8 @@ void peer_tick(struct daemon *d, uint64_t now_ns) {
     list_for_each_safe(i, &d->links) {
         struct peer_link *l = list_entry(i, struct peer_link, link);
         if (l->state == PEER_DEAD)
+            continue;
+        if (peer_greet_late(l, now_ns, stalled ? 0 : limit))
             continue;
         if (limit != 0 && !stalled && now_ns > l->heard_ns && now_ns - l->heard_ns > limit) {
             snprintf(why, sizeof why, "nothing was heard from it for %g s (peer_timeout)",

@@ -12,16 +12,25 @@
 #include <uv.h>
 
 #include "daemon/core/list.h"
+#include "daemon/core/peer_auth.h"
 #include "proto/frame.h"
 #include "proto/message.h"
 
-#define PEER_MAX_LINKS 4096u
-#define PEER_STALL_NS  500000000ull   /* between two ticks of 100 ms: this daemon itself was away */
-#define PEER_IDLE_NS   60000000000ull /* a dialled link that no communicator uses is closed after */
+#define PEER_MAX_LINKS     4096u
+#define PEER_MAX_STRANGERS 1024u          /* of those: came from outside, and have not proved who they are yet */
+#define PEER_GREET_BYTES   2048u          /* the most that a frame may hold before the hello */
+#define PEER_STALL_NS      500000000ull   /* between two ticks of 100 ms: this daemon itself was away */
+#define PEER_IDLE_NS       60000000000ull /* a dialled link that no communicator uses is closed after */
 
 struct daemon;
 
-enum peer_state { PEER_RESOLVING, PEER_CONNECTING, PEER_HELLO, PEER_UP, PEER_DEAD };
+/* Refusals are logged, but no stranger may fill the log. */
+struct peer_refusals {
+    uint64_t since_ns;
+    uint32_t logged, hidden;
+};
+
+enum peer_state { PEER_RESOLVING, PEER_CONNECTING, PEER_AUTH, PEER_HELLO, PEER_UP, PEER_DEAD };
 
 struct peer_link {
     struct list link;
@@ -35,6 +44,7 @@ struct peer_link {
     uint8_t instance[16];
     int fd; /* while connecting */
     struct frame_conn *conn;
+    struct peer_auth auth;
     uv_poll_t poll;
     uv_getaddrinfo_t resolve;
     bool resolving;

@@ -193,6 +193,29 @@ static void server_primary_address(char *text, size_t size) {
     freeifaddrs(all);
 }
 
+/* The first address of this interface, as numbers; IPv4 goes first. False: there is no such interface, or it has none.
+ */
+static bool server_interface_address(const char *name, char *text, size_t size) {
+    struct ifaddrs *all = NULL;
+    bool found = false;
+    if (if_nametoindex(name) == 0 || getifaddrs(&all) != 0)
+        return false;
+    for (int family = AF_INET; !found; family = AF_INET6) {
+        for (const struct ifaddrs *i = all; i != NULL && !found; i = i->ifa_next) {
+            if (i->ifa_addr == NULL || i->ifa_addr->sa_family != family || strcmp(i->ifa_name, name) != 0)
+                continue;
+            socklen_t length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+            const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
+            found = (family == AF_INET || !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) &&
+                    getnameinfo(i->ifa_addr, length, text, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0;
+        }
+        if (family == AF_INET6)
+            break;
+    }
+    freeifaddrs(all);
+    return found;
+}
+
 static void server_join_hostport(char *text, size_t size, const char *host, unsigned port) {
     snprintf(text, size, strchr(host, ':') != NULL ? "[%s]:%u" : "%s:%u", host, port);
 }
@@ -215,12 +238,14 @@ static void server_advertise(struct daemon *d, const char *listen_host, unsigned
 }
 
 zipcclResult_t server_open_tcp(struct daemon *d, struct server *s, void (*accepted)(struct daemon *d, int fd)) {
-    char host[96], service[8];
+    char name[96], host[96], service[8];
     unsigned port;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
     server_init(d, s, accepted);
-    if (!config_split_hostport(d->config.listen, host, sizeof host, &port))
+    if (!config_split_hostport(d->config.listen, name, sizeof name, &port))
         return zipcclInvalidArgument;
+    if (!server_interface_address(name, host, sizeof host))
+        memcpy(host, name, sizeof host);
     snprintf(service, sizeof service, "%u", port);
     int rc = getaddrinfo(host, service, &hints, &found);
     if (rc != 0) {

@@ -43,6 +43,7 @@
     X(corrupt_chunks, "operations that failed on corrupt coded data")                                                  \
     X(peers_connected, "connections to other daemons that came up")                                                    \
     X(peers_lost, "connections to other daemons that were lost")                                                       \
+    X(peers_refused, "connections to other daemons that were refused: key, version, time, or no handshake")            \
     X(fabric_sent_bytes, "bytes sent by the fabric")                                                                   \
     X(fabric_received_bytes, "bytes received by the fabric")
 

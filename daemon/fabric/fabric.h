@@ -22,7 +22,7 @@ struct fabric_peer; /* an endpoint, ref-counted by connect/disconnect pairs */
 /* Travels in front of every message. comm, node, channel, seq and tag match sends to receives. 64 bytes, little
  * endian. */
 struct fabric_header {
-    uint64_t comm;                   /* key of the communicator */
+    uint64_t comm;                   /* number of the communicator, which its nodes alone know */
     uint32_t node;                   /* index of the sending node in it */
     uint32_t seq;                    /* collective: its number; transfer: its number between the two ranks */
     uint32_t tag;                    /* of the plan */
@@ -42,6 +42,12 @@ _Static_assert(sizeof(struct fabric_header) == 64, "fabric_header layout");
 static inline uint32_t fabric_channel(uint32_t from_rank, uint32_t to_rank) {
     return from_rank << 16 | to_rank;
 }
+
+/* What the two sides of a connection show each other: who shows something else is not heard. */
+#define FABRIC_TOKEN_BYTES 16u
+struct fabric_tokens {
+    uint8_t show[FABRIC_TOKEN_BYTES], expect[FABRIC_TOKEN_BYTES];
+};
 
 struct fabric_iov {
     const void *base;
@@ -88,7 +94,7 @@ struct fabric_ops {
     void (*close)(struct fabric *fabric); /* drops everything; callbacks do not run */
     const void *(*address)(const struct fabric *fabric, size_t *bytes);
     ZIPCCL_MUST_CHECK zipcclResult_t (*connect)(struct fabric *fabric, const void *address, size_t bytes,
-                                                struct fabric_peer **peer);
+                                                const struct fabric_tokens *tokens, struct fabric_peer **peer);
     void (*disconnect)(struct fabric *fabric, struct fabric_peer *peer);
     void (*send)(struct fabric *fabric, struct fabric_send *send);
     void (*recv)(struct fabric *fabric, struct fabric_recv *recv);

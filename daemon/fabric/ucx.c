@@ -189,12 +189,21 @@ static void order(struct fabric *f, struct ucx_link *link, enum ucx_kind kind) {
         ucx_wake(f->order_fd);
 }
 
-static zipcclResult_t order_value(struct fabric *f, enum ucx_kind kind, struct fabric_peer *peer, uint64_t value) {
+static zipcclResult_t order_value(struct fabric *f, enum ucx_kind kind, uint64_t value) {
+    struct ucx_order *o = calloc(1, sizeof(*o));
+    if (!o)
+        return zipcclOutOfMemory;
+    o->value = value;
+    order(f, &o->link, kind);
+    return zipcclSuccess;
+}
+
+static zipcclResult_t order_peer(struct fabric *f, enum ucx_kind kind, struct fabric_peer *peer, const uint8_t *token) {
     struct ucx_order *o = calloc(1, sizeof(*o));
     if (!o)
         return zipcclOutOfMemory;
     o->peer = peer;
-    o->value = value;
+    memcpy(o->token, token, sizeof(o->token));
     order(f, &o->link, kind);
     return zipcclSuccess;
 }
@@ -204,12 +213,16 @@ static const void *ucx_address(const struct fabric *f, size_t *bytes) {
     return f->address;
 }
 
-static zipcclResult_t ucx_connect(struct fabric *f, const void *address, size_t bytes, struct fabric_peer **out) {
+static zipcclResult_t ucx_connect(struct fabric *f, const void *address, size_t bytes,
+                                  const struct fabric_tokens *tokens, struct fabric_peer **out) {
     *out = NULL;
     if (bytes == 0 || !address)
         return zipcclInvalidArgument;
     for (struct fabric_peer *p = f->peers; p; p = p->next) {
         if (p->address_bytes == bytes && memcmp(p->address, address, bytes) == 0 && !atomic_load(&p->failed)) {
+            zipcclResult_t result = order_peer(f, UCX_EXPECT, p, tokens->expect);
+            if (result)
+                return result;
             p->refs++;
             *out = p;
             return zipcclSuccess;
@@ -223,7 +236,8 @@ static zipcclResult_t ucx_connect(struct fabric *f, const void *address, size_t 
     atomic_init(&peer->failed, false);
     peer->address_bytes = bytes;
     memcpy(peer->address, address, bytes);
-    zipcclResult_t result = order_value(f, UCX_CONNECT, peer, 0);
+    memcpy(peer->show, tokens->show, sizeof(peer->show));
+    zipcclResult_t result = order_peer(f, UCX_CONNECT, peer, tokens->expect);
     if (result) {
         free(peer);
         return result;
@@ -250,12 +264,12 @@ static void ucx_recv(struct fabric *f, struct fabric_recv *recv) {
 
 /* Also forget: a communicator that is over has nothing left to abort, and late messages are dropped alike. */
 static void ucx_abort(struct fabric *f, uint64_t comm) {
-    zipcclResult_t ignored = order_value(f, UCX_KILL_COMM, NULL, comm);
+    zipcclResult_t ignored = order_value(f, UCX_KILL_COMM, comm);
     (void)ignored;
 }
 
 static void ucx_set_link_rate(struct fabric *f, uint64_t bits) {
-    zipcclResult_t ignored = order_value(f, UCX_RATE, NULL, bits);
+    zipcclResult_t ignored = order_value(f, UCX_RATE, bits);
     (void)ignored;
 }
 

@@ -16,12 +16,13 @@
 #include "daemon/fabric/fabric.h"
 
 #define UCX_AM_MESSAGE   1u
-#define UCX_AM_HELLO     2u /* empty: sets up the connection, so that a peer's death is seen without traffic */
+#define UCX_AM_HELLO     2u /* sets up the connection, so that a peer's death is seen without traffic; shows the token */
 #define UCX_SMALL_BYTES  ((size_t)16 << 10) /* eager, and may overtake large messages */
 #define UCX_COMM_BUCKETS 256u
 #define UCX_BUCKETS      32u /* of a communicator's posted receives and held messages */
+#define UCX_TOKENS       16u /* that a peer may show: one for each communicator that was set up with it of late */
 
-enum ucx_kind { UCX_SEND, UCX_RECV, UCX_CONNECT, UCX_KILL_COMM, UCX_RATE };
+enum ucx_kind { UCX_SEND, UCX_RECV, UCX_CONNECT, UCX_EXPECT, UCX_KILL_COMM, UCX_RATE };
 
 /* First in every queued thing: internal[] of sends and receives, struct ucx_order. */
 struct ucx_link {
@@ -49,7 +50,8 @@ _Static_assert(sizeof(struct ucx_link) <= sizeof(((struct fabric_recv *)0)->inte
 struct ucx_order {
     struct ucx_link link;
     struct fabric_peer *peer;
-    uint64_t value; /* communicator, rate */
+    uint64_t value;                    /* communicator, rate */
+    uint8_t token[FABRIC_TOKEN_BYTES]; /* UCX_CONNECT, UCX_EXPECT: that the peer may show */
 };
 
 /* Two endpoints: a small message does not wait in the socket behind a large one. Where both sides connect at once, UCX
@@ -65,6 +67,9 @@ struct fabric_peer {
     unsigned hellos;          /* heard */
     uint64_t wait_ns;         /* until when it waits for them; 0: it does not */
     struct ucx_queue pending; /* sends, while it waits */
+    uint8_t show[FABRIC_TOKEN_BYTES];
+    uint8_t expect[UCX_TOKENS][FABRIC_TOKEN_BYTES]; /* of these any; the last ones */
+    unsigned nexpect;                               /* so far */
     size_t address_bytes;
     uint8_t address[];
 };
@@ -81,6 +86,7 @@ struct ucx_held {
 struct ucx_early {
     struct ucx_early *next;
     unsigned hellos;
+    uint8_t token[FABRIC_TOKEN_BYTES];
     size_t address_bytes;
     uint8_t address[];
 };
@@ -88,7 +94,9 @@ struct ucx_early {
 struct ucx_comm {
     struct ucx_comm *next;
     uint64_t key;
-    bool dead; /* aborted or forgotten: everything is dropped */
+    bool dead;    /* aborted or forgotten: everything is dropped */
+    bool strange; /* messages came, but this node knows nothing of it (yet): they may be anybody's */
+    struct ucx_comm *next_strange;
     struct ucx_comm *next_dead;
     size_t held_bytes;
     unsigned small_sent, gates; /* see ucx_progress.c */
@@ -132,6 +140,9 @@ struct fabric {
     struct ucx_comm *comms[UCX_COMM_BUCKETS];
     struct ucx_comm *first_dead, *last_dead;
     unsigned ndead;
+    struct ucx_comm *strange; /* oldest first */
+    unsigned nstrange;
+    size_t strange_bytes; /* that they take */
     struct fabric_peer *live;
     struct ucx_early *early; /* hellos of sides that this one has not been told to connect to yet */
     unsigned nearly;
@@ -189,7 +200,9 @@ void ucx_finish(struct fabric *f, struct ucx_link *link, zipcclResult_t result);
 void ucx_issue(struct fabric *f, struct fabric_send *send);
 
 /* ucx_connect.c, progress thread */
-void ucx_connect_peer(struct fabric *f, struct fabric_peer *peer);
+void ucx_connect_peer(struct fabric *f, struct fabric_peer *peer, const uint8_t *token);
+/* A connected peer may show this token, too. */
+void ucx_expect(struct fabric *f, struct fabric_peer *peer, const uint8_t *token);
 ucs_status_t ucx_on_hello(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                           const ucp_am_recv_param_t *param);
 void ucx_peer_error(void *arg, ucp_ep_h ep, ucs_status_t status);
@@ -200,7 +213,7 @@ void ucx_drop_early(struct fabric *f);
 
 /* ucx_match.c */
 struct ucx_comm *ucx_comm_find(struct fabric *f, uint64_t key); /* NULL: not known */
-struct ucx_comm *ucx_comm_get(struct fabric *f, uint64_t key);  /* NULL: no memory */
+struct ucx_comm *ucx_comm_get(struct fabric *f, uint64_t key);  /* this node's own; NULL: no memory */
 ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                             const ucp_am_recv_param_t *param);
 void ucx_post(struct fabric *f, struct fabric_recv *recv);

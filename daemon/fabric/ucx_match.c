@@ -10,8 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DEAD       4096u
-#define MAX_HELD_BYTES ((size_t)64 << 20) /* small messages of one communicator; senders keep far below it */
+#define MAX_DEAD          4096u
+#define MAX_HELD_BYTES    ((size_t)64 << 20) /* small messages of one communicator; senders keep far below it */
+#define MAX_STRANGE_BYTES ((size_t)64 << 20) /* all messages of communicators that this node does not know, together   \
+                                              */
+#define MAX_STRANGE      1024u
+#define RENDEZVOUS_BYTES 512u /* about what a message that is not here yet takes */
 
 static unsigned bucket(uint32_t node, uint32_t channel, uint32_t seq, uint32_t tag) {
     uint32_t h = node * 0x9e3779b1u ^ channel * 0x27d4eb2fu ^ seq * 0x85ebca6bu ^ tag * 0xc2b2ae35u;
@@ -29,16 +33,44 @@ struct ucx_comm *ucx_comm_find(struct fabric *f, uint64_t key) {
     return *find(f, key);
 }
 
-struct ucx_comm *ucx_comm_get(struct fabric *f, uint64_t key) {
+static size_t held_size(const struct ucx_held *held) {
+    return sizeof(*held) + (held->rendezvous ? RENDEZVOUS_BYTES : held->bytes);
+}
+
+/* It is known, or gone: what it took counts no more. */
+static void forget_strange(struct fabric *f, struct ucx_comm *c) {
+    struct ucx_comm **p = &f->strange;
+    while (*p && *p != c)
+        p = &(*p)->next_strange;
+    if (!*p)
+        return;
+    *p = c->next_strange;
+    c->strange = false;
+    f->nstrange--;
+    f->strange_bytes -= sizeof(*c);
+    for (unsigned i = 0; i < UCX_BUCKETS; i++) {
+        for (const struct ucx_held *h = c->held[i]; h; h = h->next)
+            f->strange_bytes -= held_size(h);
+    }
+}
+
+static struct ucx_comm *add_comm(struct fabric *f, uint64_t key) {
     struct ucx_comm **p = find(f, key);
-    if (!*p) {
-        struct ucx_comm *c = calloc(1, sizeof(*c));
-        if (!c)
-            return NULL;
+    struct ucx_comm *c = calloc(1, sizeof(*c));
+    if (c) {
         c->key = key;
         *p = c;
     }
-    return *p;
+    return c;
+}
+
+struct ucx_comm *ucx_comm_get(struct fabric *f, uint64_t key) {
+    struct ucx_comm *c = *find(f, key);
+    if (!c)
+        return add_comm(f, key);
+    if (c->strange)
+        forget_strange(f, c);
+    return c;
 }
 
 static void received(void *request, ucs_status_t status, size_t bytes, void *user_data) {
@@ -93,6 +125,59 @@ static struct fabric_recv *take_posted(struct ucx_comm *c, const struct fabric_h
     return NULL;
 }
 
+static void drop_held(struct fabric *f, struct ucx_held *held) {
+    if (held->rendezvous)
+        ucp_am_data_release(f->worker, held->data); /* answers the sender */
+    free(held);
+}
+
+/* Ends the receives and drops the messages of c. */
+static void empty_comm(struct fabric *f, struct ucx_comm *c) {
+    for (unsigned i = 0; i < UCX_BUCKETS; i++) {
+        while (c->posted[i]) {
+            struct ucx_link *link = c->posted[i];
+            c->posted[i] = link->next;
+            ucx_finish(f, link, zipcclAborted);
+        }
+        while (c->held[i]) {
+            struct ucx_held *held = c->held[i];
+            c->held[i] = held->next;
+            drop_held(f, held);
+        }
+    }
+    c->held_bytes = 0;
+}
+
+/* Room for a message of a communicator that this node knows nothing of: a faster node's, or anybody's who reaches the
+ * port. Where there is none the oldest such communicators go. NULL: the message is dropped. */
+static struct ucx_comm *admit_strange(struct fabric *f, uint64_t key, size_t bytes) {
+    struct ucx_comm *c = ucx_comm_find(f, key);
+    size_t need = bytes + (c ? 0 : sizeof(*c));
+    while (f->strange_bytes + need > MAX_STRANGE_BYTES || (!c && f->nstrange >= MAX_STRANGE)) {
+        struct ucx_comm *oldest = f->strange != c || !c ? f->strange : c->next_strange;
+        if (!oldest)
+            return NULL;
+        forget_strange(f, oldest);
+        empty_comm(f, oldest);
+        *find(f, oldest->key) = oldest->next;
+        free(oldest);
+    }
+    if (c)
+        return c;
+    c = add_comm(f, key);
+    if (!c)
+        return NULL;
+    struct ucx_comm **p = &f->strange;
+    while (*p)
+        p = &(*p)->next_strange;
+    *p = c;
+    c->strange = true;
+    c->next_strange = NULL;
+    f->nstrange++;
+    f->strange_bytes += sizeof(*c);
+    return c;
+}
+
 ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                             const ucp_am_recv_param_t *param) {
     struct fabric *f = arg;
@@ -101,7 +186,9 @@ ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, 
     if (header_bytes != sizeof(h))
         return UCS_OK; /* dropped */
     memcpy(&h, header, sizeof(h));
-    struct ucx_comm *c = ucx_comm_get(f, h.comm);
+    struct ucx_comm *c = ucx_comm_find(f, h.comm);
+    if (!c || c->strange)
+        c = admit_strange(f, h.comm, sizeof(struct ucx_held) + (rendezvous ? RENDEZVOUS_BYTES : bytes));
     if (!c || c->dead)
         return UCS_OK;
     struct fabric_recv *recv = take_posted(c, &h);
@@ -114,6 +201,8 @@ ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, 
         return UCS_OK;
     }
     *held = (struct ucx_held){.header = h, .data = data, .bytes = bytes, .rendezvous = rendezvous};
+    if (c->strange)
+        f->strange_bytes += held_size(held);
     if (!rendezvous) {
         held->data = held + 1;
         if (bytes > 0)
@@ -126,12 +215,6 @@ ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, 
         p = &(*p)->next;
     *p = held;
     return rendezvous ? UCS_INPROGRESS : UCS_OK;
-}
-
-static void drop_held(struct fabric *f, struct ucx_held *held) {
-    if (held->rendezvous)
-        ucp_am_data_release(f->worker, held->data); /* answers the sender */
-    free(held);
 }
 
 void ucx_post(struct fabric *f, struct fabric_recv *recv) {
@@ -167,23 +250,6 @@ void ucx_post(struct fabric *f, struct fabric_recv *recv) {
         p = &(*p)->next;
     link->next = NULL;
     *p = link;
-}
-
-/* Ends the receives and drops the messages of c. */
-static void empty_comm(struct fabric *f, struct ucx_comm *c) {
-    for (unsigned i = 0; i < UCX_BUCKETS; i++) {
-        while (c->posted[i]) {
-            struct ucx_link *link = c->posted[i];
-            c->posted[i] = link->next;
-            ucx_finish(f, link, zipcclAborted);
-        }
-        while (c->held[i]) {
-            struct ucx_held *held = c->held[i];
-            c->held[i] = held->next;
-            drop_held(f, held);
-        }
-    }
-    c->held_bytes = 0;
 }
 
 void ucx_kill_comm(struct fabric *f, uint64_t key) {
@@ -231,6 +297,9 @@ void ucx_fail_receives(struct fabric *f, const struct fabric_peer *peer) {
 }
 
 void ucx_drop_all(struct fabric *f) {
+    f->strange = NULL;
+    f->nstrange = 0;
+    f->strange_bytes = 0;
     for (unsigned i = 0; i < UCX_COMM_BUCKETS; i++) {
         while (f->comms[i]) {
             struct ucx_comm *c = f->comms[i];

@@ -137,7 +137,10 @@ static void take_send(struct fabric *f, struct fabric_send *send, uint64_t now) 
 static void run_order(struct fabric *f, struct ucx_order *order) {
     switch ((enum ucx_kind)order->link.kind) {
     case UCX_CONNECT:
-        ucx_connect_peer(f, order->peer);
+        ucx_connect_peer(f, order->peer, order->token);
+        break;
+    case UCX_EXPECT:
+        ucx_expect(f, order->peer, order->token);
         break;
     case UCX_KILL_COMM:
         ucx_kill_comm(f, order->value);

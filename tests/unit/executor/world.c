@@ -71,7 +71,8 @@ void open_world(struct world *w, const struct fabric_ops *ops, uint32_t nnodes, 
                 continue;
             }
             const void *address = ops->address(w->fabric[p], &bytes);
-            assert_int_equal(ops->connect(w->fabric[n], address, bytes, &w->peers[n][p]), zipcclSuccess);
+            static const struct fabric_tokens tokens = {{7}, {7}};
+            assert_int_equal(ops->connect(w->fabric[n], address, bytes, &tokens, &w->peers[n][p]), zipcclSuccess);
         }
     }
     open_comms(w);

@@ -31,7 +31,7 @@ static void child(enum role role, int in, int out) {
     struct tx t[8];
     struct rx r;
     if (fabric_ucx.open(&config, &f, &why) || read(in, &n, sizeof(n)) != sizeof(n) || n > sizeof(address) ||
-        read(in, address, n) != (ssize_t)n || fabric_ucx.connect(f, address, n, &peer))
+        read(in, address, n) != (ssize_t)n || fabric_ucx.connect(f, address, n, &same_token, &peer))
         _exit(1);
     const void *a = fabric_ucx.address(f, &own);
     if (write(out, &own, sizeof(own)) != sizeof(own) || write(out, a, own) != (ssize_t)own)
@@ -87,7 +87,7 @@ static void run(enum role role) {
     assert_int_equal(read(from, &n, sizeof(n)), sizeof(n));
     assert_true(n <= sizeof(address));
     assert_int_equal(read(from, address, n), n);
-    assert_int_equal(fabric_ucx.connect(f, address, n, &peer), zipcclSuccess);
+    assert_int_equal(fabric_ucx.connect(f, address, n, &same_token, &peer), zipcclSuccess);
     struct rx hello, r[8];
     struct tx t[8];
     rx_start(f, peer, &hello, 1, 1, 0, &word, sizeof(word));

@@ -33,10 +33,10 @@ static int set_up(void **state) {
         return -1;
     }
     const void *address = fabric_ucx.address(g_b, &n);
-    if (fabric_ucx.connect(g_a, address, n, &g_to_b))
+    if (fabric_ucx.connect(g_a, address, n, &same_token, &g_to_b))
         return -1;
     address = fabric_ucx.address(g_a, &n);
-    return fabric_ucx.connect(g_b, address, n, &g_to_a) ? -1 : 0;
+    return fabric_ucx.connect(g_b, address, n, &same_token, &g_to_a) ? -1 : 0;
 }
 
 static int tear_down(void **state) {
@@ -283,7 +283,7 @@ static void test_bad(void **state) {
     assert_int_not_equal(fabric_ucx.open(&config, &f, &why), zipcclSuccess);
     assert_non_null(why);
     assert_null(f);
-    assert_int_equal(fabric_ucx.connect(g_a, NULL, 0, &peer), zipcclInvalidArgument);
+    assert_int_equal(fabric_ucx.connect(g_a, NULL, 0, &same_token, &peer), zipcclInvalidArgument);
     uint64_t sent, received;
     fabric_ucx.counters(g_a, &sent, &received);
     assert_true(sent > 64 << 20);
@@ -305,7 +305,7 @@ static void test_close_busy(void **state) {
     struct rx r;
     assert_int_equal(fabric_ucx.open(&config, &f, &why), zipcclSuccess);
     const void *address = fabric_ucx.address(g_b, &bytes);
-    assert_int_equal(fabric_ucx.connect(f, address, bytes, &peer), zipcclSuccess);
+    assert_int_equal(fabric_ucx.connect(f, address, bytes, &same_token, &peer), zipcclSuccess);
     tx_start(f, peer, &t[0], g_comm, 3, 0, out, n);
     tx_start(f, peer, &t[1], g_comm, 3, 1, out, n);
     tx_start(f, peer, &t[2], g_comm, 3, 2, out, 10);

@@ -14,6 +14,9 @@
 
 #define PENDING ((zipcclResult_t)99)
 
+/* What both sides show, where a test is about something else. */
+static const struct fabric_tokens same_token = {.show = {1, 2, 3}, .expect = {1, 2, 3}};
+
 struct tx {
     struct fabric_send send;
     zipcclResult_t result;
