@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "impostor.h"
 #include "peer.pb-c.h"
 #include "raw.h"
 
@@ -495,6 +496,8 @@ E2E_CASE(other_user, 60)
 static void case_garbage_peers(struct e2e *e) {
     static const uint16_t types[] = {WIRE_PEER_JOIN,  WIRE_PEER_TABLE, WIRE_PEER_READY, WIRE_PEER_GO, WIRE_PEER_ABORT,
                                      WIRE_PEER_LEAVE, WIRE_PEER_PING,  WIRE_HELLO,      WIRE_REQUEST, 999};
+    static struct impostor p;
+    static struct raw_frame reply;
     uint8_t garbage[500];
     e2e_set(e, "peer_timeout=1s");
     e2e_daemons(e, 2);
@@ -513,35 +516,26 @@ static void case_garbage_peers(struct e2e *e) {
     }
     for (unsigned i = 0; i < sizeof(types) / sizeof(types[0]); i++)
         for (int greets = 0; greets < 2; greets++) {
-            int fd = raw_connect_tcp(status->listen);
-            Zipccl__Peer__PeerHello hello = ZIPCCL__PEER__PEER_HELLO__INIT;
-            hello.version_min = hello.version_max = WIRE_VERSION_MAX;
-            hello.node = "impostor";
-            hello.listen = "127.0.0.1:1";
-            hello.instance = (ProtobufCBinaryData){16, garbage};
+            E2E_CHECK(impostor_connect(&p, status->listen, NULL) == PEER_AUTH_DONE, "%s", p.auth.why);
             if (greets)
-                raw_message(fd, WIRE_PEER_HELLO, 0, &hello.base, NULL, 0);
-            memset(garbage + 16, 0xff, sizeof(garbage) - 16);
-            raw_send(fd, types[i], 7, garbage + 16, 300, NULL, 0);
-            shutdown(fd, SHUT_WR);
-            raw_expect_closed(fd);
-            close(fd);
+                impostor_hello(&p);
+            memset(garbage, 0xff, sizeof(garbage));
+            impostor_send(&p, types[i], garbage, 300);
+            shutdown(p.fd, SHUT_WR);
+            raw_expect_closed(p.fd);
+            close(p.fd);
         }
     /* A join for a communicator that does not exist. */
-    int fd = raw_connect_tcp(status->listen);
-    Zipccl__Peer__PeerHello hello = ZIPCCL__PEER__PEER_HELLO__INIT;
-    hello.version_min = hello.version_max = WIRE_VERSION_MAX;
-    hello.node = "impostor";
-    hello.listen = "127.0.0.1:1";
-    hello.instance = (ProtobufCBinaryData){16, garbage};
     Zipccl__Peer__PeerJoin join = ZIPCCL__PEER__PEER_JOIN__INIT;
     join.key = join.nonce = 1234567;
     join.nranks = 2;
     join.job = "none";
-    raw_message(fd, WIRE_PEER_HELLO, 0, &hello.base, NULL, 0);
-    raw_message(fd, WIRE_PEER_JOIN, 0, &join.base, NULL, 0);
-    e2e_sleep(0.3);
-    close(fd);
+    E2E_CHECK(impostor_connect(&p, status->listen, NULL) == PEER_AUTH_DONE, "%s", p.auth.why);
+    impostor_hello(&p);
+    impostor_message(&p, WIRE_PEER_JOIN, &join.base);
+    E2E_CHECK(impostor_next(&p, &reply, 5) == 1 && reply.header.type == WIRE_PEER_HELLO, "no hello");
+    E2E_CHECK(impostor_next(&p, &reply, 5) == 1 && reply.header.type == WIRE_PEER_ABORT, "type %u", reply.header.type);
+    close(p.fd);
     /* Who never greets is put out after a while, and until then stands in nobody's way. */
     e2e_alive(e);
     for (unsigned i = 0; i < 30; i++) {
