@@ -10,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DEAD          4096u
-#define MAX_HELD_BYTES    ((size_t)64 << 20) /* small messages of one communicator; senders keep far below it */
-#define MAX_STRANGE_BYTES ((size_t)64 << 20) /* all messages of communicators that this node does not know, together   \
-                                              */
+#define MAX_DEAD       4096u
+#define MAX_HELD_BYTES ((size_t)64 << 20) /* small messages of one communicator; senders keep far below it */
+#define MAX_STRANGE_BYTES                                                                                              \
+    ((size_t)64 << 20) /* all messages of communicators that this node does not know, together                         \
+                        */
 #define MAX_STRANGE      1024u
 #define RENDEZVOUS_BYTES 512u /* about what a message that is not here yet takes */
 
@@ -37,14 +38,10 @@ static size_t held_size(const struct ucx_held *held) {
     return sizeof(*held) + (held->rendezvous ? RENDEZVOUS_BYTES : held->bytes);
 }
 
-/* It is known, or gone: what it took counts no more. */
-static void forget_strange(struct fabric *f, struct ucx_comm *c) {
-    struct ucx_comm **p = &f->strange;
-    while (*p && *p != c)
-        p = &(*p)->next_strange;
-    if (!*p)
-        return;
-    *p = c->next_strange;
+/* Takes one out of the list: it is known, or goes. What it took counts no more. */
+static struct ucx_comm *take_strange(struct fabric *f, struct ucx_comm **at) {
+    struct ucx_comm *c = *at;
+    *at = c->next_strange;
     c->strange = false;
     f->nstrange--;
     f->strange_bytes -= sizeof(*c);
@@ -52,6 +49,7 @@ static void forget_strange(struct fabric *f, struct ucx_comm *c) {
         for (const struct ucx_held *h = c->held[i]; h; h = h->next)
             f->strange_bytes -= held_size(h);
     }
+    return c;
 }
 
 static struct ucx_comm *add_comm(struct fabric *f, uint64_t key) {
@@ -68,9 +66,10 @@ struct ucx_comm *ucx_comm_get(struct fabric *f, uint64_t key) {
     struct ucx_comm *c = *find(f, key);
     if (!c)
         return add_comm(f, key);
-    if (c->strange)
-        forget_strange(f, c);
-    return c;
+    struct ucx_comm **at = &f->strange;
+    while (c->strange && *at != c)
+        at = &(*at)->next_strange;
+    return c->strange ? take_strange(f, at) : c;
 }
 
 static void received(void *request, ucs_status_t status, size_t bytes, void *user_data) {
@@ -154,10 +153,10 @@ static struct ucx_comm *admit_strange(struct fabric *f, uint64_t key, size_t byt
     struct ucx_comm *c = ucx_comm_find(f, key);
     size_t need = bytes + (c ? 0 : sizeof(*c));
     while (f->strange_bytes + need > MAX_STRANGE_BYTES || (!c && f->nstrange >= MAX_STRANGE)) {
-        struct ucx_comm *oldest = f->strange != c || !c ? f->strange : c->next_strange;
-        if (!oldest)
+        struct ucx_comm **at = c && f->strange == c ? &c->next_strange : &f->strange;
+        if (!*at)
             return NULL;
-        forget_strange(f, oldest);
+        struct ucx_comm *oldest = take_strange(f, at);
         empty_comm(f, oldest);
         *find(f, oldest->key) = oldest->next;
         free(oldest);
