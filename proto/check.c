@@ -9,12 +9,13 @@
 #include "proto/wire.h"
 #include "zipccl.pb-c.h"
 
-#define MAX_RANKS        65536u
-#define MAX_DRAIN_MS     86400000u
-#define MAX_FABRIC_BYTES 4096u
-#define INSTANCE_BYTES   16u
-#define SECRET_BYTES     32u
-#define UNIQUE_ID_BYTES  sizeof(struct wire_unique_id)
+#define MAX_RANKS         65536u
+#define MAX_DRAIN_MS      86400000u
+#define MAX_FABRIC_BYTES  4096u
+#define INSTANCE_BYTES    16u
+#define SECRET_BYTES      32u
+#define MAX_PROFILE_BYTES 16384u
+#define UNIQUE_ID_BYTES   sizeof(struct wire_unique_id)
 
 /* Names go into logs and terminals: no control characters. */
 static bool name_ok(const char *s) {
@@ -154,6 +155,10 @@ bool message_check(unsigned type, const ProtobufCMessage *message, const char **
         break;
     case WIRE_PEER_TABLE:
         *why = check_peer_table(m);
+        break;
+    case WIRE_PEER_GO:
+        if (((const Zipccl__Peer__PeerGo *)m)->profile.len > MAX_PROFILE_BYTES)
+            *why = "the profile is too long";
         break;
     case WIRE_PEER_ABORT:
         *why = check_failure(((const Zipccl__Peer__PeerAbort *)m)->result);

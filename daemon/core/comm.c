@@ -337,6 +337,7 @@ static void comm_member_free(struct comm_member *m) {
 
 static void comm_free(struct comm *c) {
     struct daemon *d = c->daemon;
+    comm_profile_learn(c);
     if (c->exec != NULL)
         exec_comm_free(c->exec);
     for (uint32_t i = 0; i < c->nnodes; i++) {
@@ -361,6 +362,7 @@ static void comm_free(struct comm *c) {
     free(c->rank_node);
     free(c->peers);
     switcher_free(&c->switcher);
+    free(c->profile);
     free(c);
 }
 

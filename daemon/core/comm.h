@@ -9,7 +9,7 @@
  * comm.c: life, failure. comm_join.c: rendezvous. comm_connect.c: from there to the first operation. comm_request.c:
  * requests, checked and queued. comm_ops.c: units of a rank's queue and their ends. comm_collective.c: what a unit does
  * with all ranks of the node. comm_exchange.c: what it does alone. comm_choice.c: with which arm and codec.
- * comm_flight.c: what is recorded of it.
+ * comm_profile.c: what earlier ones learned of that. comm_flight.c: what is recorded of it.
  */
 #ifndef ZIPCCL_DAEMON_COMM_H
 #define ZIPCCL_DAEMON_COMM_H
@@ -44,6 +44,7 @@ struct session;
 struct job;
 struct buffer;
 struct peer_link;
+struct profile;
 
 enum comm_state { COMM_JOINING, COMM_CONNECTING, COMM_READY, COMM_CLOSING, COMM_FAILED };
 
@@ -162,7 +163,8 @@ struct comm {
     struct fabric_peer **peers;
     struct exec_comm *exec;
     bool probing;
-    struct model model; /* as agreed at the creation */
+    struct model model;      /* as agreed at the creation */
+    struct profile *profile; /* of earlier ones, which its switchers recall; NULL: none */
     uint64_t link_rate_bits;
     zipcclCodec_t codec; /* where the ranks pin none; auto: the switcher's choice */
     zipcclArm_t arm;
@@ -294,6 +296,14 @@ zipcclCodec_t comm_transfer_codec(const struct comm_member *m, const struct wire
                                   const struct plan_transfer *t, zipcclCodec_t codec);
 /* The cap of this node's link changed: all communicators measure anew. */
 void comm_choices_alarm(struct daemon *d);
+
+/* comm_profile.c: what communicators of the same nodes learned. At the root: puts a profile into its "go", if there is
+ * one that fits. */
+void comm_profile_offer(struct comm *c, uint64_t link_bps, ProtobufCBinaryData *bytes);
+/* On every node: takes over what "go" brought; false: it cannot. */
+ZIPCCL_MUST_CHECK bool comm_profile_take(struct comm *c, const ProtobufCBinaryData *bytes, const char **why);
+void comm_profile_recall(const struct comm *c, struct switcher *s);
+void comm_profile_learn(struct comm *c); /* at its end */
 
 /* comm_flight.c: the flight recorder */
 void comm_flight_collective(struct comm *c); /* it began */

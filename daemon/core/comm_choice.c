@@ -28,6 +28,7 @@ bool comm_choices_init(struct comm *c) {
     struct model_shape shape = model_shape_of(&c->topology, members);
     free(members);
     switcher_init(&c->switcher, &c->model, &shape, SWITCH_NODE_KINDS);
+    comm_profile_recall(c, &c->switcher);
     return true;
 }
 
@@ -149,8 +150,10 @@ bool comm_choose_exchange(struct comm_member *m, const struct comm_pending *p, b
     struct comm *c = m->comm;
     struct switch_want w = want_of(c, p, c->node);
     if (w.full && c->nnodes > 1) {
-        if (m->switcher.capacity == 0)
+        if (m->switcher.capacity == 0) {
             switcher_init(&m->switcher, &c->model, &c->switcher.shape, SWITCH_RANK_KINDS);
+            comm_profile_recall(c, &m->switcher);
+        }
         if (alone) {
             m->switches = switcher_choose(&m->switcher, &w, choice);
             return m->switches;

@@ -191,6 +191,7 @@ static void join_node_ready(struct comm *c, uint32_t i, const Zipccl__Peer__Peer
             go.link_bps = bps;
         go.latency_ns = node->latency_ns > go.latency_ns ? node->latency_ns : go.latency_ns;
     }
+    comm_profile_offer(c, go.link_bps, &go.profile);
     for (uint32_t n = 0; n < c->nnodes && c->state == COMM_CONNECTING; n++) {
         if (c->nodes[n].link != NULL)
             peer_send(c->nodes[n].link, WIRE_PEER_GO, &go.base);
@@ -211,8 +212,14 @@ void comm_peer_ready(struct peer_link *link, const Zipccl__Peer__PeerReady *m) {
 
 static void join_go(struct comm *c, const Zipccl__Peer__PeerGo *m) {
     Zipccl__CommInitReply reply = ZIPCCL__COMM_INIT_REPLY__INIT;
+    const char *why = "";
     c->model.link_bps = m->link_bps;
     c->model.latency_ns = m->latency_ns;
+    if (!comm_profile_take(c, &m->profile, &why)) {
+        comm_fail(c, NULL, zipcclInternalError, "node %s cannot use the root's profile: %s",
+                  c->daemon->config.node_name, why);
+        return;
+    }
     if (!comm_choices_init(c)) {
         comm_fail(c, NULL, zipcclOutOfMemory, "node %s: out of memory", c->daemon->config.node_name);
         return;

@@ -356,6 +356,8 @@ bool config_check(const struct config *config, struct config_errors *errors) {
         config_errors_add(errors, "advertise: bad value '%s', allowed: host or host:port", config->advertise);
     if (config->peer_key_file[0] != '\0' && config->peer_key_file[0] != '/')
         config_errors_add(errors, "peer_key_file: '%s' is not an absolute path", config->peer_key_file);
+    if (config->state_directory[0] != '\0' && config->state_directory[0] != '/')
+        config_errors_add(errors, "state_directory: '%s' is not an absolute path", config->state_directory);
     if (strcmp(config->peer_auth, "key") == 0 && config->peer_key_file[0] == '\0')
         config_errors_add(errors, "peer_auth: 'key' wants a peer_key_file");
     if (strcmp(config->peer_auth, "none") == 0 && config->peer_key_file[0] != '\0')

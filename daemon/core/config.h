@@ -34,6 +34,7 @@ struct config {
     char metrics_listen[96];
     char user[64];
     char group[64];
+    char state_directory[104];
     char device[16];
     uint64_t workers;
     uint64_t busy_poll; /* us, 0: off */

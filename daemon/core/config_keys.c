@@ -49,6 +49,11 @@ const struct config_key config_keys[] = {
      "User that a daemon which root started becomes, with that user's groups and without any capability, before it\n"
      "opens its sockets; their folders must be that user's. Empty: it stays who it is."},
     {"group", CONFIG_STRING, "", 0, 0, NULL, FIELD(group), false, "Group that goes with user. Empty: the user's own."},
+    {"state_directory", CONFIG_STRING, "", 0, 0, NULL, FIELD(state_directory), false,
+     "Folder where the daemon keeps what its communicators learned of their nodes: which codec and arm was the "
+     "fastest\n"
+     "of each kind of operations. The next communicator of the same nodes begins with it. Empty: systemd's state\n"
+     "directory, and without one nothing is kept."},
     {"metrics_listen", CONFIG_HOSTPORT, "127.0.0.1:9464", 0, 0, NULL, FIELD(metrics_listen), false,
      "host:port where Prometheus reads metrics, at /metrics. Whoever reaches it reads the names of all jobs. Where "
      "the\n"

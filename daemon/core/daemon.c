@@ -260,6 +260,7 @@ static zipcclResult_t daemon_open_sockets(struct daemon *d) {
 zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *options) {
     char device[128] = "", fabric[128] = "none";
     *d = (struct daemon){.started_ns = daemon_now_ns()};
+    d->profiles.dir = -1;
     d->server = d->admin_server = d->peer_server = (struct server){.fd = -1, .lock_fd = -1, .spare_fd = -1};
     list_init(&d->sessions);
     list_init(&d->jobs);
@@ -288,6 +289,7 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
     if (uv_prepare_start(&d->reaper, daemon_reap) != 0 ||
         uv_timer_start(&d->tick, daemon_tick, DAEMON_TICK_MS, DAEMON_TICK_MS) != 0)
         goto fail;
+    profile_store_open(&d->profiles, &d->loop, d->config.state_directory);
     /* The Unix socket and its lock come first: a second daemon must say so, not that a port is taken. Nothing is
      * accepted before the loop runs. */
     if ((rc = daemon_open_signals(d)) != zipcclSuccess || (rc = daemon_open_sockets(d)) != zipcclSuccess ||
@@ -384,7 +386,7 @@ void daemon_stop(struct daemon *d) {
     comm_drop_ids(d);
     metrics_http_close(d->metrics);
     uv_walk(&d->loop, daemon_close_handle, NULL);
-    (void)uv_run(&d->loop, UV_RUN_DEFAULT); /* close callbacks, and look-ups of users */
+    (void)uv_run(&d->loop, UV_RUN_DEFAULT); /* close callbacks, look-ups of users, profiles that are written */
     /* The fabric first: until it is closed it may hold receives that the executor owns. */
     if (d->fabric != NULL)
         d->fabric_ops->close(d->fabric);
@@ -392,6 +394,7 @@ void daemon_stop(struct daemon *d) {
         executor_free(d->executor);
     if (d->device != NULL)
         d->device_ops->close(d->device);
+    profile_store_close(&d->profiles);
     peer_key_close(&d->peer_key);
     stats_free(&d->stats);
     free(d->events);

@@ -19,6 +19,7 @@
 #include "daemon/core/list.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/peer_key.h"
+#include "daemon/core/profile_store.h"
 #include "daemon/core/server.h"
 #include "daemon/core/service.h"
 #include "daemon/core/stats.h"
@@ -62,6 +63,7 @@ struct daemon {
     struct server server; /* clients */
     struct server admin_server;
     struct server peer_server; /* daemons */
+    struct profile_store profiles;
     struct peer_key peer_key;
     struct peer_refusals refusals;
     struct list sessions, jobs, comms, ids, links;

@@ -418,6 +418,7 @@ static struct switch_kind *new_kind(struct switcher *s, const struct switch_want
     *k = (struct switch_kind){.want = *w, .size = size_of(w)};
     k->want.bytes = w->any_size ? SWITCH_ANY_BYTES : w->bytes > 0 ? 1ull << k->size : 0;
     make_candidates(s, k);
+    switcher_recall_kind(s, k);
     struct model_op op = switcher_model_op(&k->want, &k->candidates[0], k->want.bytes);
     k->wire = model_wire(&s->shape, &op);
     start_trial(k, WARM_UPS);

@@ -109,6 +109,18 @@ struct switch_kind {
     uint64_t coded_from, coded_to; /* of this node, of late */
 };
 
+/* What was learned of a kind (switcher_recall.c). Bytes alone: it is kept in files (profile.h). */
+struct switch_prior {
+    uint8_t op, dtype, size, codec, arm, flat; /* the kind, as in switch_want */
+    uint8_t chosen_arm, chosen_codec;
+    uint8_t nlosers; /* that were slower by far */
+    struct {
+        uint8_t arm, codec;
+    } losers[SWITCH_CANDIDATES - 1];
+    uint8_t reserved[3]; /* 0 */
+};
+_Static_assert(sizeof(struct switch_prior) == 20, "switch_prior layout");
+
 struct switcher {
     struct model start, model; /* as created; as corrected by agreed times */
     struct model_shape shape;
@@ -117,10 +129,18 @@ struct switcher {
     uint32_t current;
     uint64_t clock;
     bool open; /* an operation is under way */
+    const struct switch_prior *priors;
+    uint32_t npriors;
 };
 
 void switcher_init(struct switcher *s, const struct model *model, const struct model_shape *shape, uint32_t capacity);
 void switcher_free(struct switcher *s);
+
+/* Kinds begin as an earlier switcher left them; after init, before the first operation, alike on all nodes. The priors
+ * stay the caller's, and live as long as the switcher. */
+void switcher_recall(struct switcher *s, const struct switch_prior *priors, uint32_t n);
+/* What there is to be recalled, at most max; how many. */
+uint32_t switcher_learned(const struct switcher *s, struct switch_prior *out, uint32_t max);
 
 /* The choice for the next operation, which is one with `full`. Followed by switcher_done. False: no memory. */
 ZIPCCL_MUST_CHECK bool switcher_choose(struct switcher *s, const struct switch_want *want,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between the parts of the switcher: switcher.c, the machine; switcher_candidates.c, who takes part; switcher_text.c,
- * for people.
+ * Between the parts of the switcher: switcher.c, the machine; switcher_candidates.c, who takes part;
+ * switcher_recall.c, what an earlier one learned; switcher_text.c, for people.
  */
 #ifndef ZIPCCL_DAEMON_SWITCHER_IMPL_H
 #define ZIPCCL_DAEMON_SWITCHER_IMPL_H
@@ -19,5 +19,8 @@ uint32_t switcher_predicted(const struct switch_candidate *c, uint32_t n, bool s
 struct model_op switcher_model_op(const struct switch_want *want, const struct switch_candidate *c, uint64_t bytes);
 /* log2 class of a number of bytes. */
 uint8_t switcher_class(uint64_t bytes);
+
+/* A kind whose candidates were made begins as it is recalled, if it is. */
+void switcher_recall_kind(const struct switcher *s, struct switch_kind *kind);
 
 #endif
