@@ -97,18 +97,18 @@ static void test_near_best(void **state) {
     assert_true(worst <= 0.02);
 }
 
-/* Operations after a change until nothing but what is within 5 % of the best is taken. */
+/* Operations after a change until what is in force is within 5 % of the best for good. Others are measured now and
+ * then after that too: what that costs, test_near_best adds up. */
 static unsigned settle(const struct switch_want *want) {
     struct switch_choice choice;
     unsigned last = 0;
     for (unsigned i = 1; i <= 60; i++) {
-        double ns = sim_run(&g_sim, want, &choice);
-        if (ns > 1.12 * sim_best_ns(&g_sim, want))
+        (void)sim_run(&g_sim, want, &choice);
+        const struct switch_candidate *c = &kind(0)->candidates[kind(0)->chosen];
+        if (sim_true_ns(&g_sim, want, (zipcclArm_t)c->arm, (zipcclCodec_t)c->codec) > 1.05 * sim_best_ns(&g_sim, want))
             last = i;
     }
-    if (sim_true_ns(&g_sim, want, choice.arm, choice.codec) > 1.05 * sim_best_ns(&g_sim, want))
-        return 99;
-    return last;
+    return last == 60 ? 99 : last;
 }
 
 /* The rate changes from any to any other one, also while the choice is young. */
@@ -180,13 +180,14 @@ static void test_back_off(void **state) {
     }
     printf("%u alarms in 900 operations\n", kind(0)->alarms);
     assert_in_range(kind(0)->alarms, 4, 9);
-    assert_true(kind(0)->hold >= 128);
-    /* Where another candidate wins, all is as at first. */
+    uint64_t hold = kind(0)->hold;
+    assert_true(hold >= 128);
+    /* Where another candidate wins, the next alarm may come sooner. */
     g_sim.world.link_bps = 4e9;
     for (unsigned i = 0; i < 1200 && kind(0)->candidates[kind(0)->chosen].codec != zipcclCodecRaw; i++)
         run(&want, 1);
     assert_int_equal(kind(0)->candidates[kind(0)->chosen].codec, zipcclCodecRaw);
-    assert_int_equal(kind(0)->hold, 0);
+    assert_true(kind(0)->hold <= hold / 4);
     sim_free(&g_sim);
 }
 
