@@ -60,7 +60,7 @@ void collective_switcher_take(struct collective_report *r) {
 
 void collective_switcher_print(const struct collective_report *r) {
     const struct ranks_plan *plan = r->plan;
-    static const char align[] = "rrrrrrrrrrrr"; /* with as many arms as may be */
+    static const char align[] = "rrrrrrrrrrrrr"; /* with as many arms as may be */
     struct table *t = table_new(align + RANKS_MAX_ARMS - plan->arms);
     char text[UNITS_TEXT];
     if (!t)
@@ -71,6 +71,7 @@ void collective_switcher_print(const struct collective_report *r) {
     for (unsigned arm = 0; arm < plan->arms; arm++)
         table_cell(t, "%s", plan->picks[arm].name);
     table_cell(t, "best");
+    table_cell(t, "took");
     table_cell(t, "settled");
     table_cell(t, "first %u", FIRST_ROUNDS);
     table_cell(t, "whole");
@@ -81,13 +82,14 @@ void collective_switcher_print(const struct collective_report *r) {
         for (unsigned arm = 0; arm < plan->arms; arm++)
             table_cell(t, "%s", units_seconds(text, collective_report_p50_us(r, i, arm) / 1e6));
         table_cell(t, "%s", plan->picks[s->best].name);
+        table_cell(t, "%s", codec_name(r->results[i].arms[plan->arms - 1].codec));
         table_cell(t, "%.3f", s->settled);
         table_cell(t, "%.3f", s->first);
         table_cell(t, "%.3f", s->whole);
     }
     table_print(t, stdout, 0);
     table_free(t);
-    printf("\nTimes are medians. settled, first %u, whole: auto's time by that of the best pinned choice, in the second "
+    printf("\nTimes are medians. took: auto's codec in the last round. settled, first %u, whole: auto's time by that of the best pinned choice, in the second "
            "half of the\nrounds (median of the rounds' ratios), in the first rounds and in all of them (sums), trials "
            "included.\n",
            FIRST_ROUNDS);

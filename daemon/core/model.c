@@ -133,14 +133,23 @@ static uint64_t work_of(const struct model *m, const struct model_op *op, const 
     return work;
 }
 
-uint64_t model_predict(const struct model *m, const struct model_shape *shape, const struct model_op *op) {
+static uint64_t predict(const struct model *m, const struct model_shape *shape, const struct model_op *op, bool apart) {
     if (shape->nnodes < 2)
         return 1;
     struct load load = load_of(shape, op);
     uint64_t fixed, work = work_of(m, op, &load, &fixed);
     uint64_t coded = times(load.wire / MODEL_WHOLE, m->fraction[op->codec][op->dtype]);
     coded = plus(coded, load.wire % MODEL_WHOLE * m->fraction[op->codec][op->dtype] / MODEL_WHOLE);
-    return plus(plus(fixed, larger(at_rate(coded, m->link_bps), work)), 1);
+    uint64_t link = at_rate(coded, m->link_bps);
+    return plus(plus(fixed, apart ? plus(link, work) : larger(link, work)), 1);
+}
+
+uint64_t model_predict(const struct model *m, const struct model_shape *shape, const struct model_op *op) {
+    return predict(m, shape, op, false);
+}
+
+uint64_t model_predict_apart(const struct model *m, const struct model_shape *shape, const struct model_op *op) {
+    return predict(m, shape, op, true);
 }
 
 uint64_t model_link_from(const struct model *m, const struct model_shape *shape, const struct model_op *op,

@@ -55,7 +55,7 @@ static void make_candidates(const struct switcher *s, struct switch_kind *k) {
     memcpy(old, k->candidates, sizeof old);
     struct model model = model_for(s, k);
     k->ncandidates = switcher_candidates(&model, &s->shape, &k->want, k->candidates);
-    k->chosen = switcher_predicted(k->candidates, k->ncandidates, false);
+    k->chosen = switcher_predicted(k->candidates, k->ncandidates);
     for (uint32_t i = 0; i < k->ncandidates; i++) {
         struct switch_candidate *c = &k->candidates[i];
         for (uint32_t j = 0; j < nold; j++) {
@@ -329,7 +329,7 @@ struct switch_choice switcher_follow(const struct switcher *s, const struct swit
     if (w.any_size) /* sizes differ by rank, the choice may not */
         w.bytes = SWITCH_ANY_BYTES;
     uint32_t n = switcher_candidates(started ? &s->start : &s->model, &s->shape, &w, own), least = UINT32_MAX;
-    const struct switch_candidate *best = &own[switcher_predicted(own, n, true)];
+    const struct switch_candidate *best = &own[switcher_predicted(own, n)];
     struct model_op op = switcher_model_op(&w, &own[0], w.bytes);
     uint64_t wire = model_wire(&s->shape, &op);
     zipcclOp_t leader = w.op;

@@ -66,7 +66,7 @@ struct switch_choice {
 struct switch_candidate {
     uint8_t arm, codec;
     bool kept; /* may be measured */
-    uint64_t predicted_ns;
+    uint64_t predicted_ns, careful_ns; /* careful: where nothing overlaps; raw: as predicted */
     uint64_t agreed_ns; /* by what all nodes measured; 0: not measured */
     uint64_t own_ns;    /* best of this node since the last alarm; 0: none */
     uint32_t nsamples;  /* since the last alarm */

@@ -13,9 +13,9 @@
 /* Lists the candidates of a want with the model's times, and which of them take part in trials. */
 uint32_t switcher_candidates(const struct model *model, const struct model_shape *shape, const struct switch_want *want,
                              struct switch_candidate out[SWITCH_CANDIDATES]);
-/* The one with the least predicted time of those that take part; coded must gain enough where `sure`, for no trial will
- * correct it. */
-uint32_t switcher_predicted(const struct switch_candidate *c, uint32_t n, bool sure);
+/* The one with the least careful time of those that take part: coding that only pays where it hides behind the link must
+ * show first that it does. */
+uint32_t switcher_predicted(const struct switch_candidate *c, uint32_t n);
 struct model_op switcher_model_op(const struct switch_want *want, const struct switch_candidate *c, uint64_t bytes);
 
 #define RACE_ONE 1024 /* a ratio of 1; the budget in operations */

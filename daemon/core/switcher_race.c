@@ -164,11 +164,22 @@ static void put_in_force(struct switch_kind *k, uint32_t i, uint32_t lead) {
 static uint32_t judge(struct switch_kind *k, uint64_t before, uint64_t after) {
     uint32_t i = k->waiting;
     struct switch_candidate *c = &k->candidates[i];
-    if (before == 0 || after / BREAK_SLOW > before / 100 || after / BREAK_FAST < before / 100)
-        return 0; /* something changed meanwhile */
-    /* What it did cost, in place of what was expected; one bad time is not to use up all. */
     int32_t expected = price(k, i) - FEE;
-    uint32_t ratio = ratio_of(k->waiting_ns, before), over = ratio > RACE_ONE ? ratio - RACE_ONE : 0;
+    if (before == 0)
+        return 0;
+    uint32_t ratio = ratio_of(k->waiting_ns, before);
+    if (after / BREAK_SLOW > before / 100 || after / BREAK_FAST < before / 100) {
+        /* Something changed meanwhile: it is what it is by both, else it is not known. */
+        uint32_t other = ratio_of(k->waiting_ns, after), most = ratio > other ? ratio : other;
+        uint32_t least = ratio < other ? ratio : other;
+        if (k->hold > 0 || (most >= RACE_ONE && least <= RACE_ONE)) {
+            k->credit += expected / 2;
+            return 0;
+        }
+        ratio = most < RACE_ONE ? most : least;
+    }
+    /* What it did cost, in place of what was expected; one bad time is not to use up all. */
+    uint32_t over = ratio > RACE_ONE ? ratio - RACE_ONE : 0;
     k->credit += expected - (int32_t)(over < RACE_ONE ? over : RACE_ONE);
     c->ratios[c->nsamples++ % SWITCH_SAMPLES] = (uint16_t)ratio;
     ratio = measured_ratio(c);
