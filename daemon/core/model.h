@@ -70,6 +70,10 @@ uint64_t model_predict_apart(const struct model *model, const struct model_shape
 /* The link rate at which the model would have predicted ns for a raw operation; 0: it says nothing about the link. */
 uint64_t model_link_from(const struct model *model, const struct model_shape *shape, const struct model_op *op,
                          uint64_t ns);
+/* Where a coded operation that took ns was held up by coding, not by the link: sets the codec's rates to those at which
+ * the model would have predicted ns, at most those of `start` and at least a sixteenth of them. */
+void model_correct_codec(struct model *model, const struct model *start, const struct model_shape *shape,
+                         const struct model_op *op, uint64_t ns);
 /* Whether an operation of this kind may be coded at all: crosses nodes, coded dtype, enough bytes, link known. */
 bool model_may_code(const struct model *model, const struct model_shape *shape, const struct model_op *op);
 

@@ -79,6 +79,22 @@ static void correct_link(struct switcher *s, struct switch_kind *k, const struct
         s->model.link_bps = bps;
 }
 
+/* Coding shares its processors and memory with the rest, so it may be slower than when it was measured alone. Told by
+ * a coded operation beside a raw one, which knows the link; one is in force and took ns, the other waits. */
+static void correct_codec(struct switcher *s, const struct switch_kind *k, uint64_t ns) {
+    const struct switch_candidate *c = &k->candidates[k->chosen], *other = &k->candidates[k->waiting];
+    if (k->size == SWITCH_NO_SIZE || k->wire < LINK_BYTES ||
+        (c->codec == zipcclCodecRaw) == (other->codec == zipcclCodecRaw))
+        return;
+    bool coded_waits = c->codec == zipcclCodecRaw;
+    struct model_op op = switcher_model_op(&k->want, coded_waits ? other : c, k->want.bytes);
+    struct model model = model_for(s, k);
+    ns = coded_waits ? k->waiting_ns : ns;
+    model_correct_codec(&model, &s->start, &s->shape, &op, ns);
+    s->model.encode_bps = (3 * s->model.encode_bps + model.encode_bps) / 4; /* one bad time is one of many */
+    s->model.decode_bps = (3 * s->model.decode_bps + model.decode_bps) / 4;
+}
+
 /* By the link and the ratios as they are now known. */
 static void predict_again(const struct switcher *s, struct switch_kind *k) {
     struct model model = model_for(s, k);
@@ -162,8 +178,11 @@ static bool watch(struct switch_kind *k, uint16_t code) {
         for (; n > 0 && k->usual[n - 1] > code; n--)
             k->usual[n] = k->usual[n - 1];
         k->usual[n] = code;
-        if (k->nusual == LEARN_SAMPLES)
-            k->usual_ns = k->base_ns = (report_ns(k->usual[0]) + report_ns(k->usual[1])) / 2;
+        uint64_t learned = k->nusual == LEARN_SAMPLES ? (report_ns(k->usual[0]) + report_ns(k->usual[1])) / 2 : 0;
+        /* What is far from what was to be expected is for an alarm, which may have to wait. */
+        if (learned > 0 && (k->usual_ns == 0 || (!over(learned, k->usual_ns, SLOW_PERCENT) &&
+                                                 !over(k->usual_ns, learned, 10000 / FAST_PERCENT))))
+            k->usual_ns = k->base_ns = learned;
     }
     if (k->usual_ns == 0)
         return false;
@@ -202,6 +221,8 @@ static void take_report(struct switcher *s, struct switch_kind *k, uint32_t word
         if (r.worst > 0 && r.least > 0) {
             if (c->codec == zipcclCodecRaw && (k->phase == SWITCH_TRIAL || !in_force))
                 correct_link(s, k, c, report_ns(r.least));
+            if (in_force && k->waits)
+                correct_codec(s, k, report_ns(r.worst));
             uint32_t ratio = race_sample(k, k->last, report_ns(r.worst));
             if (ratio > 0)
                 put_in_force(k, ratio);

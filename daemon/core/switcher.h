@@ -7,9 +7,9 @@
  * time with one in force in between, and each is known by the ratio of its time to those about it, so that a machine
  * that is slower for a while tells nothing. The more often it was measured, the smaller the lead that puts it in force.
  *
- * Measuring costs what the measured one is slower. It is paid from a budget: half an operation's time at the start,
- * and RACE_RATE of every operation's. So the whole stays within a percent or so of the best, what is slower by far is
- * measured once in hundreds of operations, and what is close as often as it takes to tell it apart.
+ * Measuring costs what the measured one is slower. It is paid from a budget: half an operation's time at the start, and
+ * a fraction of a percent of every operation's. So the whole stays within a percent or so of the best, what is slower by
+ * far is measured once in hundreds of operations, and what is close as often as it takes to tell it apart.
  *
  * An alarm (three operations in a row took over 1.3 times or under 0.75 times as long as usual: the link, or the data,
  * changed; or a node asks for it, as its cap changed) forgets what was measured and fills the budget again. Where it
@@ -70,6 +70,7 @@ struct switch_candidate {
     uint64_t agreed_ns; /* by what all nodes measured; 0: not measured */
     uint64_t own_ns;    /* best of this node since the last alarm; 0: none */
     uint32_t nsamples;  /* since the last alarm */
+    int32_t purse;      /* its own budget, for when it does not look better; as credit */
     uint16_t ratios[SWITCH_SAMPLES]; /* to the one in force, RACE_ONE: as fast; a ring */
 };
 
@@ -91,6 +92,7 @@ struct switch_kind {
     uint32_t nrecent;
     bool waits; /* a measured one, for the next time of the one in force */
     uint32_t waiting;
+    bool from_purse; /* who paid for it */
     uint64_t waiting_ns;
     uint16_t usual[4]; /* least times of the one in force, as codes, until usual_ns is known */
     uint32_t nusual;

@@ -14,6 +14,8 @@
 #define HOPELESS_NUM 13u /* all coded over 1.3 times raw: raw alone */
 #define HOPELESS_DEN 10u
 #define PRUNE_TIMES  2u /* over twice the best: no part in trials */
+#define SURE_NUM     85u /* coded by the model alone: at most this part of raw */
+#define SURE_DEN     100u
 #define NO_CANDIDATE UINT32_MAX
 
 struct model_op switcher_model_op(const struct switch_want *want, const struct switch_candidate *c, uint64_t bytes) {
@@ -110,5 +112,8 @@ uint32_t switcher_predicted(const struct switch_candidate *c, uint32_t n) {
         if (c[i].kept && (best == NO_CANDIDATE || c[i].careful_ns < c[best].careful_ns))
             best = i;
     }
+    uint32_t raw = least(c, n, 0);
+    if (raw != NO_CANDIDATE && c[best].careful_ns / SURE_NUM > c[raw].careful_ns / SURE_DEN)
+        best = raw;
     return best;
 }

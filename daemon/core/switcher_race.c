@@ -10,10 +10,12 @@
 
 #define CREDIT_FIRST (RACE_ONE * 45 / 100)
 #define CREDIT_MOST  RACE_ONE
-#define RACE_RATE    4 /* of RACE_ONE, that every operation adds */
+#define RATE         2 /* of RACE_ONE, that every operation adds to the budget, */
+#define PURSE_RATE   1 /* and to that of each other candidate */
 #define FEE          (RACE_ONE / 50) /* of measuring what may be as fast */
+#define PURSE_MOST   (8 * RACE_ONE)
+#define OVER_MOST    (2u * RACE_ONE)
 #define GUESS_MOST   (RACE_ONE * 30 / 100) /* what is asked for one that was never measured */
-#define RESERVE      (CREDIT_FIRST / 2)    /* left for those that may be better, by those that are not likely to be */
 #define RATIO_MOST   (8u * RACE_ONE)
 #define BREAK_SLOW   130u /* percent: those in force before and after differ so much that what is between tells nothing */
 #define BREAK_FAST   75u
@@ -22,7 +24,7 @@
 /* By how often it was measured: the lead, of RACE_ONE, that puts it in force, and how much better than it looked it
  * may be taken to be when who is measured next is chosen. */
 static const struct { uint32_t samples, lead, hope; } steps[] = {
-    {0, RACE_ONE, 307}, {1, 133, 123}, {2, 82, 82}, {3, 61, 61}, {4, 46, 51}, {6, 36, 41},
+    {0, RACE_ONE, 512}, {1, 133, 307}, {2, 82, 154}, {3, 61, 82}, {4, 46, 51}, {6, 36, 41},
     {8, 26, 31},        {11, 15, 20},  {16, 10, 15}, {32, 6, 10},
 };
 #define STEPS (sizeof steps / sizeof *steps)
@@ -35,8 +37,10 @@ static size_t step_of(uint32_t samples) {
 }
 
 void race_reset(struct switch_kind *k, uint32_t keep) {
-    for (uint32_t i = 0; i < k->ncandidates; i++)
+    for (uint32_t i = 0; i < k->ncandidates; i++) {
         k->candidates[i].nsamples = 0;
+        k->candidates[i].purse = 0;
+    }
     k->nrecent = k->nrecent < keep ? k->nrecent : keep;
     k->credit = CREDIT_FIRST;
     k->waits = false;
@@ -116,10 +120,17 @@ static bool other_side_unknown(const struct switch_kind *k) {
     return true;
 }
 
+/* Its ratio, as good as it may be; under RACE_ONE: it may be better than the one in force. */
+static int64_t hoped(const struct switch_kind *k, uint32_t i) {
+    const struct switch_candidate *c = &k->candidates[i];
+    bool raw = k->candidates[k->chosen].codec == zipcclCodecRaw;
+    bool other_side = (c->codec == zipcclCodecRaw) != raw && other_side_unknown(k);
+    return (int64_t)race_ratio(k, i) - steps[step_of(c->nsamples)].hope - (other_side ? RACE_ONE : 0);
+}
+
 uint32_t race_next(const struct switch_kind *k) {
     uint32_t best = k->chosen;
-    int64_t best_score = INT64_MAX;
-    bool raw = k->candidates[k->chosen].codec == zipcclCodecRaw, unknown = other_side_unknown(k);
+    int64_t best_ratio = INT64_MAX;
     /* One in force goes between: the one before is not yet known, and times are compared with those about them. */
     if (k->nrecent < RECENT_LEAST || k->waits || (k->has_last && k->last != k->chosen))
         return k->chosen;
@@ -127,20 +138,30 @@ uint32_t race_next(const struct switch_kind *k) {
         const struct switch_candidate *c = &k->candidates[i];
         if (i == k->chosen || !c->kept)
             continue;
-        bool other_side = unknown && (c->codec == zipcclCodecRaw) != raw;
-        int64_t score = (int64_t)race_ratio(k, i) - steps[step_of(c->nsamples)].hope - (other_side ? RACE_ONE : 0);
-        if (price(k, i) + (score < RACE_ONE ? 0 : RESERVE) > k->credit || score >= best_score)
-            continue;
-        best_score = score;
-        best = i;
+        int64_t ratio = hoped(k, i);
+        if (price(k, i) <= (ratio < RACE_ONE ? k->credit : c->purse) && ratio < best_ratio) {
+            best_ratio = ratio;
+            best = i;
+        }
     }
     return best;
 }
 
+static int32_t *payer(struct switch_kind *k, uint32_t i) {
+    return k->from_purse ? &k->candidates[i].purse : &k->credit;
+}
+
 void race_started(struct switch_kind *k, uint32_t i) {
-    if (i != k->chosen)
-        k->credit -= price(k, i);
-    k->credit = k->credit + RACE_RATE > CREDIT_MOST ? CREDIT_MOST : k->credit + RACE_RATE;
+    if (i != k->chosen) {
+        k->from_purse = hoped(k, i) >= RACE_ONE;
+        *payer(k, i) -= price(k, i);
+    }
+    k->credit = k->credit + RATE > CREDIT_MOST ? CREDIT_MOST : k->credit + RATE;
+    for (uint32_t j = 0; j < k->ncandidates; j++) {
+        struct switch_candidate *c = &k->candidates[j];
+        if (j != k->chosen && c->kept && c->purse < PURSE_MOST)
+            c->purse += PURSE_RATE;
+    }
 }
 
 /* Who was in force is known by how it lost; the others' ratios are to the new one now. */
@@ -173,14 +194,14 @@ static uint32_t judge(struct switch_kind *k, uint64_t before, uint64_t after) {
         uint32_t other = ratio_of(k->waiting_ns, after), most = ratio > other ? ratio : other;
         uint32_t least = ratio < other ? ratio : other;
         if (k->hold > 0 || (most >= RACE_ONE && least <= RACE_ONE)) {
-            k->credit += expected / 2;
+            *payer(k, i) += expected / 2;
             return 0;
         }
         ratio = most < RACE_ONE ? most : least;
     }
     /* What it did cost, in place of what was expected; one bad time is not to use up all. */
     uint32_t over = ratio > RACE_ONE ? ratio - RACE_ONE : 0;
-    k->credit += expected - (int32_t)(over < RACE_ONE ? over : RACE_ONE);
+    *payer(k, i) += expected - (int32_t)(over < OVER_MOST ? over : OVER_MOST);
     c->ratios[c->nsamples++ % SWITCH_SAMPLES] = (uint16_t)ratio;
     ratio = measured_ratio(c);
     c->agreed_ns = before / RACE_ONE * ratio;
