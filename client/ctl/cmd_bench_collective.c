@@ -138,7 +138,8 @@ static enum ctl_exit set_picks(struct bench *b) {
     }
     if (p->op == zipcclOpBarrier || p->codec != zipcclCodecAuto || p->way != zipcclArmAuto || p->imbalance > 0 ||
         ctl_has(b->args, "peer"))
-        return ctl_usage(b->args, "--switcher goes with no --codec, --arm, --imbalance or --peer, and not with a barrier");
+        return ctl_usage(b->args,
+                         "--switcher goes with no --codec, --arm, --imbalance or --peer, and not with a barrier");
     if (!codec_supports(zipcclCodecTier, p->dtype))
         return ctl_usage(b->args, "--switcher: %s is not coded, there is nothing to choose", dtype_get(p->dtype)->name);
     add_pick(p, "tier", zipcclCodecTier, reduces ? zipcclArmHierarchical : zipcclArmAuto);

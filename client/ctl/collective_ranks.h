@@ -38,13 +38,13 @@ struct ranks_plan {
     const struct tensor *tensor; /* NULL: Gaussian values */
     zipcclCodec_t codec;         /* of the zipped arm */
     struct ranks_pick picks[RANKS_MAX_ARMS];
-    unsigned arms;               /* of picks; 1: a barrier has nothing to zip */
-    bool switcher;               /* auto against all that is pinned */
-    zipcclRedOp_t redop;         /* of operations that reduce */
-    zipcclArm_t way;             /* ... pinned, or zipcclArmAuto */
-    const struct rows *rows;     /* of the v operations */
-    double imbalance;            /* the last rank is late by this times the operation's own time; 0: not measured */
-    uint32_t iters;              /* 0: by time */
+    unsigned arms;           /* of picks; 1: a barrier has nothing to zip */
+    bool switcher;           /* auto against all that is pinned */
+    zipcclRedOp_t redop;     /* of operations that reduce */
+    zipcclArm_t way;         /* ... pinned, or zipcclArmAuto */
+    const struct rows *rows; /* of the v operations */
+    double imbalance;        /* the last rank is late by this times the operation's own time; 0: not measured */
+    uint32_t iters;          /* 0: by time */
     uint32_t warmup;
     bool has_warmup; /* else by size */
 };

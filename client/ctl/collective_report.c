@@ -14,7 +14,6 @@
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
-
 /* One arm of one size, worked out. */
 struct figures {
     double p50_us, p99_us, least_us;

@@ -89,10 +89,11 @@ void collective_switcher_print(const struct collective_report *r) {
     }
     table_print(t, stdout, 0);
     table_free(t);
-    printf("\nTimes are medians. took: auto's codec in the last round. settled, first %u, whole: auto's time by that of the best pinned choice, in the second "
-           "half of the\nrounds (median of the rounds' ratios), in the first rounds and in all of them (sums), trials "
-           "included.\n",
-           FIRST_ROUNDS);
+    printf(
+        "\nTimes are medians. took: auto's codec in the last round. settled, first %u, whole: auto's time by that of "
+        "the best\npinned choice in the second half of the rounds (median of the rounds' ratios), in the first "
+        "rounds and in all of\nthem (sums), what it measured for its choice included.\n",
+        FIRST_ROUNDS);
 }
 
 void collective_switcher_json(const struct collective_report *r, size_t size, json_t *to) {
@@ -101,10 +102,9 @@ void collective_switcher_json(const struct collective_report *r, size_t size, js
     json_t *pinned = json_object();
     for (unsigned arm = 0; pinned && arm + 1 < plan->arms; arm++)
         (void)json_object_set_new(pinned, plan->picks[arm].name, output_real(collective_report_p50_us(r, size, arm)));
-    (void)json_object_set_new(to, "switcher",
-                              json_pack("{s:o, s:s, s:o, s:o, s:o, s:o}", "pinned_p50_us", pinned, "best",
-                                        plan->picks[s->best].name, "auto_p50_us",
-                                        output_real(collective_report_p50_us(r, size, plan->arms - 1)), "settled",
-                                        output_real(s->settled), "first", output_real(s->first), "whole",
-                                        output_real(s->whole)));
+    (void)json_object_set_new(
+        to, "switcher",
+        json_pack("{s:o, s:s, s:o, s:o, s:o, s:o}", "pinned_p50_us", pinned, "best", plan->picks[s->best].name,
+                  "auto_p50_us", output_real(collective_report_p50_us(r, size, plan->arms - 1)), "settled",
+                  output_real(s->settled), "first", output_real(s->first), "whole", output_real(s->whole)));
 }

@@ -16,17 +16,17 @@
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
-#define ADMIN_MS     10000
-#define SPINS        200 /* looks at the meeting place before the processor goes to others */
-#define ID_PAUSE_US  500
-#define POISON       0xa5
-#define FILE_SHIFT   4096 /* so that ranks differ where a file's length divides the size */
-#define WARMUP_FIRST 8u
+#define ADMIN_MS        10000
+#define SPINS           200 /* looks at the meeting place before the processor goes to others */
+#define ID_PAUSE_US     500
+#define POISON          0xa5
+#define FILE_SHIFT      4096 /* so that ranks differ where a file's length divides the size */
+#define WARMUP_FIRST    8u
 #define WARMUP_SWITCHER 3u
-#define WARMUP_LEAST 12u
-#define WARMUP_MOST  200u
-#define WARMUP_NS    4000000000u
-#define ROOT         ((int)LAYOUT_ROOT)
+#define WARMUP_LEAST    12u
+#define WARMUP_MOST     200u
+#define WARMUP_NS       4000000000u
+#define ROOT            ((int)LAYOUT_ROOT)
 
 struct rank {
     const struct ranks *r;
@@ -293,13 +293,26 @@ static uint32_t rounds_for(const struct ranks *r, uint64_t pair_ns) {
     return rounds < least ? least : rounds > RANK_AUTO_ITERS ? RANK_AUTO_ITERS : (uint32_t)rounds;
 }
 
+/* With the switcher, at random: an operation finds caches as the one before it left them. Alike on all ranks. */
+static void order_of(const struct ranks_plan *plan, uint32_t round, unsigned order[RANKS_MAX_ARMS]) {
+    uint64_t random = (round + 1) * 0x9e3779b97f4a7c15u;
+    for (unsigned i = 0; i < plan->arms; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        unsigned j = plan->switcher ? (unsigned)(random >> 40) % (i + 1) : i;
+        order[i] = order[j];
+        order[j] = i;
+    }
+}
+
 /* All timed rounds of all arms; the second pass is the one with a late rank. */
 static int run_pass(struct rank *me, unsigned pass, uint32_t rounds) {
     const struct ranks *r = me->r;
     struct rank_size *size = &me->shared->sizes[me->size];
+    unsigned order[RANKS_MAX_ARMS] = {0};
     for (uint32_t i = 0; i < rounds; i++) {
+        order_of(&r->plan, i, order);
         for (unsigned turn = 0; turn < r->plan.arms; turn++) {
-            unsigned arm = r->plan.switcher ? (turn + i) % r->plan.arms : turn; /* nobody always follows the same */
+            unsigned arm = order[turn];
             uint64_t late_ns = pass ? atomic_load(&size->late_ns[arm]) : 0;
             bool checked = i == 0 || i + 1 == rounds;
             if (one_round(me, arm, late_ns, rank_stamp_at(r, me->size, pass * r->plan.arms + arm, i), checked))

@@ -178,7 +178,7 @@ static bool watch(struct switch_kind *k, uint16_t code) {
         for (; n > 0 && k->usual[n - 1] > code; n--)
             k->usual[n] = k->usual[n - 1];
         k->usual[n] = code;
-        uint64_t learned = k->nusual == LEARN_SAMPLES ? (report_ns(k->usual[0]) + report_ns(k->usual[1])) / 2 : 0;
+        uint64_t learned = k->nusual == LEARN_SAMPLES ? (report_ns(k->usual[1]) + report_ns(k->usual[2])) / 2 : 0;
         /* What is far from what was to be expected is for an alarm, which may have to wait. */
         if (learned > 0 && (k->usual_ns == 0 || (!over(learned, k->usual_ns, SLOW_PERCENT) &&
                                                  !over(k->usual_ns, learned, 10000 / FAST_PERCENT))))

@@ -3,13 +3,13 @@
  * The switcher: with which arm and codec an operation runs. The model proposes, the clock decides.
  *
  * Operations are of a kind: operation, dtype, size class (log2 of the bytes), what is pinned. A kind has candidates, of
- * which one is in force: at first the one that the model says is best. Others are measured beside it, one operation at a
- * time with one in force in between, and each is known by the ratio of its time to those about it, so that a machine
+ * which one is in force: at first the one that the model says is best. Others are measured beside it, one operation at
+ * a time with one in force in between, and each is known by the ratio of its time to those about it, so that a machine
  * that is slower for a while tells nothing. The more often it was measured, the smaller the lead that puts it in force.
  *
  * Measuring costs what the measured one is slower. It is paid from a budget: half an operation's time at the start, and
- * a fraction of a percent of every operation's. So the whole stays within a percent or so of the best, what is slower by
- * far is measured once in hundreds of operations, and what is close as often as it takes to tell it apart.
+ * a fraction of a percent of every operation's. So the whole stays within a percent or so of the best, what is slower
+ * by far is measured once in hundreds of operations, and what is close as often as it takes to tell it apart.
  *
  * An alarm (three operations in a row took over 1.3 times or under 0.75 times as long as usual: the link, or the data,
  * changed; or a node asks for it, as its cap changed) forgets what was measured and fills the budget again. Where it
@@ -35,10 +35,10 @@
 #include "daemon/core/report.h"
 #include "zipccl_types.h"
 
-#define SWITCH_CANDIDATES 5u    /* of a kind, at most */
-#define SWITCH_SAMPLES    15u   /* of a candidate that are kept: the youngest */
-#define SWITCH_RECENT     5u    /* times of the one in force that others are compared with */
-#define SWITCH_NODE_KINDS 64u   /* kinds of a communicator; beyond, the one used longest ago is dropped */
+#define SWITCH_CANDIDATES 5u  /* of a kind, at most */
+#define SWITCH_SAMPLES    15u /* of a candidate that are kept: the youngest */
+#define SWITCH_RECENT     5u  /* times of the one in force that others are compared with */
+#define SWITCH_NODE_KINDS 64u /* kinds of a communicator; beyond, the one used longest ago is dropped */
 #define SWITCH_RANK_KINDS 16u
 #define SWITCH_NO_SIZE    UINT8_MAX
 #define SWITCH_WHY        160u
@@ -65,13 +65,13 @@ struct switch_choice {
 
 struct switch_candidate {
     uint8_t arm, codec;
-    bool kept; /* may be measured */
-    uint64_t predicted_ns, careful_ns; /* careful: where nothing overlaps; raw: as predicted */
-    uint64_t agreed_ns; /* by what all nodes measured; 0: not measured */
-    uint64_t own_ns;    /* best of this node since the last alarm; 0: none */
-    uint32_t nsamples;  /* since the last alarm */
-    int32_t purse;      /* its own budget, for when it does not look better; as credit */
-    uint16_t ratios[SWITCH_SAMPLES]; /* to the one in force, RACE_ONE: as fast; a ring */
+    bool kept;                         /* may be measured */
+    uint64_t predicted_ns, careful_ns; /* careful: where nothing overlaps */
+    uint64_t agreed_ns;                /* by what all nodes measured; 0: not measured */
+    uint64_t own_ns;                   /* best of this node since the last alarm; 0: none */
+    uint32_t nsamples;                 /* since the last alarm */
+    int32_t purse;                     /* its own budget, for when it does not look better; as credit */
+    uint16_t ratios[SWITCH_SAMPLES];   /* to the one in force, RACE_ONE: as fast; a ring */
 };
 
 /* Trial: what may be measured was not yet, and the budget lasts for it. */
@@ -87,8 +87,8 @@ struct switch_kind {
     bool decided;                 /* followers may look at it */
 
     enum switch_phase phase;
-    int32_t credit;                      /* the budget, of RACE_ONE for an operation's time */
-    uint64_t recent_ns[SWITCH_RECENT];   /* of the one in force on the worst node, youngest first */
+    int32_t credit;                    /* the budget, of RACE_ONE for an operation's time */
+    uint64_t recent_ns[SWITCH_RECENT]; /* of the one in force on the worst node, youngest first */
     uint32_t nrecent;
     bool waits; /* a measured one, for the next time of the one in force */
     uint32_t waiting;
@@ -98,9 +98,9 @@ struct switch_kind {
     uint32_t nusual;
     uint64_t usual_ns, base_ns; /* on the best node, of late: what alarms are judged by; when it was learned */
 
-    uint64_t ops, chosen_at; /* operations; the one from which the choice is in force */
-    uint64_t since, hold;    /* operations since the last alarm; before the next one may come */
-    uint32_t slow, fast;     /* in a row */
+    uint64_t ops, chosen_at;          /* operations; the one from which the choice is in force */
+    uint64_t since, hold;             /* operations since the last alarm; before the next one may come */
+    uint32_t slow, fast;              /* in a row */
     uint8_t before_arm, before_codec; /* chosen at the last alarm */
     bool after_alarm;
     uint32_t trials, alarms;

@@ -13,8 +13,8 @@
 
 #define HOPELESS_NUM 13u /* all coded over 1.3 times raw: raw alone */
 #define HOPELESS_DEN 10u
-#define PRUNE_TIMES  2u /* over twice the best: no part in trials */
-#define SURE_NUM     85u /* coded by the model alone: at most this part of raw */
+#define PRUNE_TIMES  2u  /* over twice the best: no part in trials */
+#define SURE_NUM     92u /* coded by the model alone: at most this part of raw */
 #define SURE_DEN     100u
 #define NO_CANDIDATE UINT32_MAX
 
@@ -46,7 +46,7 @@ static void add(struct listing *l, zipcclArm_t arm, zipcclCodec_t codec) {
     c->kept = true;
     struct model_op op = switcher_model_op(l->want, c, l->want->bytes);
     c->predicted_ns = model_predict(l->model, l->shape, &op);
-    c->careful_ns = codec == zipcclCodecRaw ? c->predicted_ns : model_predict_apart(l->model, l->shape, &op);
+    c->careful_ns = model_predict_apart(l->model, l->shape, &op);
 }
 
 static void add_arm(struct listing *l, zipcclArm_t arm, bool all) {

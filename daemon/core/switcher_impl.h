@@ -13,8 +13,8 @@
 /* Lists the candidates of a want with the model's times, and which of them take part in trials. */
 uint32_t switcher_candidates(const struct model *model, const struct model_shape *shape, const struct switch_want *want,
                              struct switch_candidate out[SWITCH_CANDIDATES]);
-/* The one with the least careful time of those that take part: coding that only pays where it hides behind the link must
- * show first that it does. */
+/* The one with the least careful time of those that take part: coding that only pays where it hides behind the link
+ * must show first that it does. */
 uint32_t switcher_predicted(const struct switch_candidate *c, uint32_t n);
 struct model_op switcher_model_op(const struct switch_want *want, const struct switch_candidate *c, uint64_t bytes);
 

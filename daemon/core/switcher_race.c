@@ -10,22 +10,28 @@
 
 #define CREDIT_FIRST (RACE_ONE * 45 / 100)
 #define CREDIT_MOST  RACE_ONE
-#define RATE         2 /* of RACE_ONE, that every operation adds to the budget, */
-#define PURSE_RATE   1 /* and to that of each other candidate */
+#define RATE         2               /* of RACE_ONE, that every operation adds to the budget, */
+#define PURSE_RATE   1               /* and to that of each other candidate */
 #define FEE          (RACE_ONE / 50) /* of measuring what may be as fast */
 #define PURSE_MOST   (8 * RACE_ONE)
 #define OVER_MOST    (2u * RACE_ONE)
+#define NOISE_MOST   (RACE_ONE / 2)
+#define LEAD_NOISE   1u
 #define GUESS_MOST   (RACE_ONE * 30 / 100) /* what is asked for one that was never measured */
 #define RATIO_MOST   (8u * RACE_ONE)
-#define BREAK_SLOW   130u /* percent: those in force before and after differ so much that what is between tells nothing */
+#define BREAK_SLOW                                                                                                     \
+    130u /* percent: those in force before and after differ so much that what is between tells nothing                 \
+          */
 #define BREAK_FAST   75u
 #define RECENT_LEAST 2u /* times of the one in force before others are measured */
 
-/* By how often it was measured: the lead, of RACE_ONE, that puts it in force, and how much better than it looked it
- * may be taken to be when who is measured next is chosen. */
-static const struct { uint32_t samples, lead, hope; } steps[] = {
-    {0, RACE_ONE, 512}, {1, 133, 307}, {2, 82, 154}, {3, 61, 82}, {4, 46, 51}, {6, 36, 41},
-    {8, 26, 31},        {11, 15, 20},  {16, 10, 15}, {32, 6, 10},
+/* By how often it was measured: the lead, of RACE_ONE, that puts it in force; how much better than it looks it may be,
+ * when who is measured next is chosen; and how much of the noise is left, one by the root of the samples. */
+static const struct {
+    uint32_t samples, lead, hope, noise;
+} steps[] = {
+    {0, RACE_ONE, 512, 1024}, {1, 133, 307, 1024}, {2, 82, 154, 724}, {3, 61, 82, 591},  {4, 46, 51, 512},
+    {6, 36, 41, 418},         {8, 26, 31, 362},    {11, 15, 20, 309}, {16, 10, 15, 256}, {32, 6, 10, 181},
 };
 #define STEPS (sizeof steps / sizeof *steps)
 
@@ -34,6 +40,10 @@ static size_t step_of(uint32_t samples) {
     while (steps[i].samples > samples)
         i--;
     return i;
+}
+
+static uint32_t larger(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
 }
 
 void race_reset(struct switch_kind *k, uint32_t keep) {
@@ -46,16 +56,21 @@ void race_reset(struct switch_kind *k, uint32_t keep) {
     k->waits = false;
 }
 
-/* The lower middle one: what disturbs, makes times longer. */
-static uint64_t recent_ns(const struct switch_kind *k) {
-    uint64_t sorted[SWITCH_RECENT];
+static uint32_t sort_recent(const struct switch_kind *k, uint64_t sorted[SWITCH_RECENT]) {
     for (uint32_t i = 0; i < k->nrecent; i++) {
         uint32_t j = i;
         for (; j > 0 && sorted[j - 1] > k->recent_ns[i]; j--)
             sorted[j] = sorted[j - 1];
         sorted[j] = k->recent_ns[i];
     }
-    return k->nrecent ? sorted[(k->nrecent - 1) / 2] : 0;
+    return k->nrecent;
+}
+
+/* The lower middle one: what disturbs, makes times longer. */
+static uint64_t recent_ns(const struct switch_kind *k) {
+    uint64_t sorted[SWITCH_RECENT] = {0};
+    uint32_t n = sort_recent(k, sorted);
+    return n ? sorted[(n - 1) / 2] : 0;
 }
 
 static uint32_t ratio_of(uint64_t a, uint64_t b) {
@@ -67,7 +82,17 @@ static uint32_t ratio_of(uint64_t a, uint64_t b) {
     return r > RATIO_MOST ? RATIO_MOST : r ? (uint32_t)r : 1;
 }
 
-/* Of the samples: the least of a few, the lower middle of many. */
+/* How much times vary: the width of the middle ones of the last five, of RACE_ONE. */
+static uint32_t noise(const struct switch_kind *k) {
+    uint64_t sorted[SWITCH_RECENT] = {0};
+    uint32_t n = sort_recent(k, sorted);
+    if (n < SWITCH_RECENT)
+        return 0;
+    uint32_t wide = ratio_of(sorted[n - 2], sorted[1]) - RACE_ONE;
+    return wide < NOISE_MOST ? wide : NOISE_MOST;
+}
+
+/* The lower middle of the samples. */
 static uint32_t measured_ratio(const struct switch_candidate *c) {
     uint16_t sorted[SWITCH_SAMPLES] = {0};
     uint32_t n = c->nsamples < SWITCH_SAMPLES ? c->nsamples : SWITCH_SAMPLES;
@@ -77,7 +102,7 @@ static uint32_t measured_ratio(const struct switch_candidate *c) {
             sorted[j] = sorted[j - 1];
         sorted[j] = c->ratios[i];
     }
-    return sorted[n < 4 ? 0 : (n - 1) / 2];
+    return sorted[(n - 1) / 2];
 }
 
 uint32_t race_ratio(const struct switch_kind *k, uint32_t i) {
@@ -125,7 +150,9 @@ static int64_t hoped(const struct switch_kind *k, uint32_t i) {
     const struct switch_candidate *c = &k->candidates[i];
     bool raw = k->candidates[k->chosen].codec == zipcclCodecRaw;
     bool other_side = (c->codec == zipcclCodecRaw) != raw && other_side_unknown(k);
-    return (int64_t)race_ratio(k, i) - steps[step_of(c->nsamples)].hope - (other_side ? RACE_ONE : 0);
+    size_t step = step_of(c->nsamples);
+    uint32_t hope = larger(steps[step].hope, noise(k) * steps[step].noise / RACE_ONE);
+    return (int64_t)race_ratio(k, i) - hope - (other_side ? RACE_ONE : 0);
 }
 
 uint32_t race_next(const struct switch_kind *k) {
@@ -209,7 +236,9 @@ static uint32_t judge(struct switch_kind *k, uint64_t before, uint64_t after) {
         uint16_t first = c->ratios[0], second = c->nsamples > 1 ? c->ratios[1] : RACE_ONE;
         ratio = first > second ? first : second;
     }
-    if (!c->kept || ratio >= RACE_ONE || RACE_ONE - ratio < steps[step_of(c->nsamples)].lead)
+    size_t step = step_of(c->nsamples);
+    uint32_t lead = larger(steps[step].lead, LEAD_NOISE * noise(k) * steps[step].noise / RACE_ONE);
+    if (!c->kept || ratio >= RACE_ONE || RACE_ONE - ratio < lead)
         return 0;
     put_in_force(k, i, ratio);
     return ratio;

@@ -56,9 +56,8 @@ static void test_alike(void **state) {
     sim_free(&g_sim);
 }
 
-/* Every size from 4 KiB to 256 MiB at every rate: 2,000 operations, trials included, against the best pinned one. */
-static void test_near_best(void **state) {
-    (void)state;
+/* Every size from 4 KiB to 256 MiB at every rate: so many operations, all included, against the best pinned one. */
+static double most_over_best(unsigned operations, double noise) {
     static const struct {
         zipcclOp_t op;
         uint32_t nodes, per_node;
@@ -77,12 +76,13 @@ static void test_near_best(void **state) {
                 want.flat = worlds[w].per_node == 2 && worlds[w].op != zipcclOpAllGather;
                 sim_init(&g_sim, g_rates[r], worlds[w].nodes, worlds[w].per_node);
                 g_sim.random += bytes * (r + 7);
-                for (unsigned i = 0; i < 2000; i++) {
+                g_sim.world.noise = noise;
+                for (unsigned i = 0; i < operations; i++) {
                     took += sim_run(&g_sim, &want, &choice);
                     best += sim_best_ns(&g_sim, &want);
                 }
                 double over = took / best - 1;
-                if (over > 0.01 || getenv("SWITCHER_PRINT"))
+                if (getenv("SWITCHER_PRINT"))
                     printf("op %d, %u x %u, %g Gbit/s, %llu KiB: %.2f %% over the best, trials %u alarms %u, codec "
                            "%d arm %d\n",
                            (int)want.op, worlds[w].nodes, worlds[w].per_node, g_rates[r],
@@ -93,8 +93,16 @@ static void test_near_best(void **state) {
             }
         }
     }
-    printf("at most %.2f %% over the best pinned choice\n", 100 * worst);
-    assert_true(worst <= 0.02);
+    printf("%u operations, times vary by %.0f %%: at most %.2f %% over the best pinned choice\n", operations,
+           100 * noise, 100 * worst);
+    return worst;
+}
+
+static void test_near_best(void **state) {
+    (void)state;
+    assert_true(most_over_best(2000, 0.05) <= 0.01);
+    assert_true(most_over_best(100, 0.05) <= 0.04);
+    assert_true(most_over_best(1000, 0.3) <= 0.1); /* a busy machine */
 }
 
 /* Operations after a change until what is in force is within 5 % of the best for good. Others are measured now and
