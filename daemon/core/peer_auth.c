@@ -59,22 +59,23 @@ static const char *refusal_text(unsigned code, bool refused) {
     }
 }
 
-const char *peer_refusal_text(enum peer_refusal refusal) {
-    return refusal_text(refusal, false);
-}
-
 void peer_auth_wipe(struct peer_auth *a) {
     sodium_memzero(a->key, sizeof a->key);
     sodium_memzero(a->secret, sizeof a->secret);
     sodium_memzero(a->proof, sizeof a->proof);
 }
 
-static enum peer_auth_result auth_refuse(struct peer_auth *a, enum peer_refusal code, uint8_t *reply, size_t *bytes) {
-    struct auth_head head = auth_head(PEER_AUTH_REFUSE, code, PEER_AUTH_VERSION_MIN, PEER_AUTH_VERSION_MAX);
-    memcpy(reply, &head, sizeof head);
+void peer_auth_refuse(struct peer_auth *a, enum peer_refusal refusal, uint8_t *packet, size_t *bytes) {
+    struct auth_head head = auth_head(PEER_AUTH_REFUSE, refusal, PEER_AUTH_VERSION_MIN, PEER_AUTH_VERSION_MAX);
+    memcpy(packet, &head, sizeof head);
     *bytes = sizeof head;
-    a->why = refusal_text(code, false);
+    a->why = refusal_text(refusal, false);
     peer_auth_wipe(a);
+}
+
+static enum peer_auth_result auth_refuse(struct peer_auth *a, enum peer_refusal refusal, uint8_t *reply,
+                                         size_t *reply_bytes) {
+    peer_auth_refuse(a, refusal, reply, reply_bytes);
     return PEER_AUTH_FAILED;
 }
 

@@ -46,9 +46,6 @@ enum peer_refusal {
 #undef PEER_REFUSE_ENUM
 };
 
-/* As the side that refuses tells it. */
-const char *peer_refusal_text(enum peer_refusal refusal);
-
 /* One direction. Frames are numbered, so none can be left out, repeated or moved. */
 struct peer_seal {
     uint8_t key[PEER_AUTH_KEY_BYTES];
@@ -77,6 +74,8 @@ void peer_auth_begin(struct peer_auth *a, bool dialled, bool keyed, const uint8_
  * where that is nothing. */
 enum peer_auth_result peer_auth_take(struct peer_auth *a, const void *packet, size_t bytes, uint8_t *reply,
                                      size_t *reply_bytes);
+/* Ends it from this side: a->why is set, and what to send, in place of any packet, is put into packet. */
+void peer_auth_refuse(struct peer_auth *a, enum peer_refusal refusal, uint8_t *packet, size_t *bytes);
 void peer_auth_wipe(struct peer_auth *a);
 
 /* out: n + PEER_SEAL_BYTES. */

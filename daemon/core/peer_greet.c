@@ -82,13 +82,17 @@ void peer_greet(struct peer_link *l, int fd) {
     l->state = PEER_AUTH;
     l->started_ns = daemon_now_ns();
     /* One that dialled is told why once its offer is there: what it has sent must be read, or it may not see the
-     * reason. One that was dialled need not be asked. */
+     * reason. One that was dialled is told in place of an offer. */
     peer_auth_begin(&l->auth, l->dialled, key->key != NULL, key->key, packet, &bytes);
-    if (stranger)
+    if (stranger && l->dialled)
+        peer_auth_refuse(&l->auth, PEER_REFUSE_STRANGER, packet, &bytes);
+    else if (stranger)
         l->auth.refuses = PEER_REFUSE_STRANGER;
-    if (l->dialled && stranger)
-        peer_greet_refused(l, peer_refusal_text(PEER_REFUSE_STRANGER));
-    else if (bytes == 0 || greet_send(l, packet, bytes))
+    if (bytes > 0 && !greet_send(l, packet, bytes))
+        return;
+    if (stranger && l->dialled)
+        peer_greet_refused(l, l->auth.why);
+    else
         peer_watch(l);
 }
 

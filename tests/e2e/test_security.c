@@ -322,6 +322,22 @@ static void case_no_key(struct e2e *e) {
 }
 E2E_CASE(no_key, 60)
 
+/* An interface in place of an address. */
+static void case_interface(struct e2e *e) {
+    char output[4096], socket[128];
+    e2e_set(e, "listen=lo:0");
+    e2e_daemons(e, 2);
+    char *listen = listen_of(e, 0);
+    E2E_CHECK(strncmp(listen, "127.0.0.1:", 10) == 0, "it listens on %s", listen);
+    e2e_alive(e);
+    free(listen);
+    snprintf(socket, sizeof(socket), "socket=%s/x.sock", e->dir);
+    const char *const args[] = {"--set", socket, "--set", "metrics_listen=", "--set", "listen=zipccl-none:0", NULL};
+    int code = e2e_daemon_run(e, output, sizeof(output), 20, args);
+    E2E_CHECK(code == 1 && strstr(output, "zipccl-none") != NULL, "exit %d: %s", code, output);
+}
+E2E_CASE(interface, 60)
+
 static void expect_status(pid_t pid, const char *line) {
     char path[64];
     snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
@@ -371,8 +387,9 @@ E2E_CASE(drops_root, 60)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),      cmocka_unit_test(test_secrets_stay), cmocka_unit_test(test_impostors),
-        cmocka_unit_test(test_slow_peer), cmocka_unit_test(test_no_key),       cmocka_unit_test(test_drops_root),
+        cmocka_unit_test(test_keys),       cmocka_unit_test(test_secrets_stay), cmocka_unit_test(test_impostors),
+        cmocka_unit_test(test_slow_peer),  cmocka_unit_test(test_no_key),       cmocka_unit_test(test_interface),
+        cmocka_unit_test(test_drops_root),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

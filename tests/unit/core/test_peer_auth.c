@@ -129,6 +129,14 @@ static void test_stranger(void **state) {
     assert_int_equal(peer_auth_take(&dialler, reply.bytes, reply.n, none.bytes, &none.n), PEER_AUTH_FAILED);
     assert_int_equal(none.n, 0);
     assert_non_null(strstr(dialler.why, "another machine"));
+    /* As the dialler, it says so in place of an offer. */
+    peer_auth_begin(&dialler, true, false, NULL, offer.bytes, &offer.n);
+    peer_auth_refuse(&dialler, PEER_REFUSE_STRANGER, offer.bytes, &offer.n);
+    assert_non_null(strstr(dialler.why, "another machine"));
+    peer_auth_begin(&listener, false, true, key_a, none.bytes, &none.n);
+    assert_int_equal(peer_auth_take(&listener, offer.bytes, offer.n, reply.bytes, &reply.n), PEER_AUTH_FAILED);
+    assert_int_equal(reply.n, 0);
+    assert_non_null(strstr(listener.why, "it takes no daemon of another machine"));
 }
 
 static int flip_step, flip_bit;
@@ -139,7 +147,7 @@ static void flip(struct pair *p, int step, struct packet *packet) {
         packet->bytes[flip_bit / 8] ^= (uint8_t)(1u << flip_bit % 8);
 }
 
-/* Whichever bit is changed on its way, one side notices; and without the key nothing that one may do about it helps. */
+/* Whichever bit is changed on its way, one side notices. */
 static void test_every_bit(void **state) {
     (void)state;
     static const int bytes[] = {72, 104, 40};
