@@ -275,7 +275,7 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
         goto unstarted;
     /* The key may be root's alone; all else is opened by whom the daemon becomes. */
     if ((rc = peer_key_open(&d->peer_key, &d->config)) != zipcclSuccess ||
-        (rc = privileges_drop(&d->config)) != zipcclSuccess)
+        (rc = privileges_drop(&d->config, d->peer_key.key != NULL)) != zipcclSuccess)
         goto unstarted;
     if (getrandom(d->instance, sizeof d->instance, 0) != (ssize_t)sizeof d->instance || uv_loop_init(&d->loop) != 0) {
         log_error("cannot start: %s", strerror(errno));

@@ -10,7 +10,6 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <pwd.h>
-#include <stdbool.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -90,9 +89,10 @@ static zipcclResult_t privileges_become(const struct config *config) {
     return zipcclSuccess;
 }
 
-zipcclResult_t privileges_drop(const struct config *config) {
+zipcclResult_t privileges_drop(const struct config *config, bool secret) {
     zipcclResult_t rc = zipcclSuccess;
-    if (config->user[0] != '\0' && geteuid() == 0)
+    bool drops = config->user[0] != '\0' && geteuid() == 0;
+    if (drops)
         rc = privileges_become(config);
     else if (config->user[0] != '\0')
         log_info("user: not started by root, stays user %u", geteuid());
@@ -100,7 +100,7 @@ zipcclResult_t privileges_drop(const struct config *config) {
         return rc;
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
         return privileges_fail("PR_SET_NO_NEW_PRIVS");
-    if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0)
+    if ((drops || secret) && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0)
         return privileges_fail("PR_SET_DUMPABLE");
     return zipcclSuccess;
 }

@@ -349,6 +349,7 @@ static void expect_status(pid_t pid, const char *line) {
 /* Root starts it, and it is root no more. */
 static void case_drops_root(struct e2e *e) {
     char line[96], output[4096], socket[128], user[64];
+    struct stat st;
     const struct passwd *nobody = getpwnam("nobody");
     if (geteuid() != 0 || nobody == NULL)
         e2e_skip("needs root, and a user 'nobody'");
@@ -371,6 +372,9 @@ static void case_drops_root(struct e2e *e) {
     expect_status(pid, "\nCapPrm:\t0000000000000000\n");
     expect_status(pid, "\nCapBnd:\t0000000000000000\n");
     expect_status(pid, "\nNoNewPrivs:\t1\n");
+    /* What may not be dumped is root's in /proc, whoever runs it. */
+    snprintf(line, sizeof(line), "/proc/%d/environ", (int)pid);
+    E2E_CHECK(stat(line, &st) == 0 && st.st_uid == 0, "%s is of user %u", line, st.st_uid);
     e2e_alive(e);
     e2e_daemon_stop(e, 1, 10); /* its socket, and the lock, can be removed by whom it is now */
     /* Users that there are not, or that are root. */
