@@ -11,7 +11,8 @@
 enum {
     TIER_BUDGET = STEP - TIER_BODY - ZFMT_TIER_MARGIN,
     TIER_SURE = TIER_BUDGET * 2 / 3, /* so many escapes never cost more than the budget */
-    MANY = MODEL_ACCEPT + 16, /* a block with more escapes is likely followed by such, until one accepted by its count */
+    MANY =
+        MODEL_ACCEPT + 16, /* a block with more escapes is likely followed by such, until one accepted by its count */
     TOP7_BUDGET = STEP - TOP7_BODY - ZFMT_TIER_MARGIN
 };
 
@@ -35,8 +36,8 @@ static const uint8_t g_plane3[2][64] __attribute__((aligned(64))) = {
      38,  46,  54, 62, 66, 74, 82,  90,  98,  106, 114, 122, 70, 78, 86, 94, 102, 110, 118, 126}};
 
 /* The low bytes of eight qwords, and the bytes above. */
-static const uint8_t g_sums[64] __attribute__((aligned(64))) = {0, 8,  16, 24, 32, 40, 48, 56,
-                                                                1, 9, 17, 25, 33, 41, 49, 57};
+static const uint8_t g_sums[64]
+    __attribute__((aligned(64))) = {0, 8, 16, 24, 32, 40, 48, 56, 1, 9, 17, 25, 33, 41, 49, 57};
 
 INLINE unsigned count(__mmask64 m) {
     return (unsigned)__builtin_popcountll(_cvtmask64_u64(m));
@@ -120,16 +121,18 @@ INLINE unsigned code_row(v64 d, v64 code, unsigned i, v64 packed[2], uint8_t *es
 
 /* ---- tier, the rule's steps for blocks that are not as most ---- */
 
-/* Step 1. */
+/* Step 1. Without a branch for each row: the rows mostly are the same, all of them. */
 static __attribute__((noinline)) bool all_same(const uint8_t *src) {
     uint16_t value;
     memcpy(&value, src, 2);
     const v64 v = _mm512_set1_epi16((short)value);
-    for (unsigned i = 0; i < STEP; i += 64) {
-        if (_mm512_cmpneq_epi16_mask(v, load(src + i)))
-            return false;
+    v64 odd[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    for (unsigned i = 0; i < STEP; i += 128) {
+        odd[0] = _mm512_ternarylogic_epi64(odd[0], v, load(src + i), 0xf6); /* a | b ^ c */
+        odd[1] = _mm512_ternarylogic_epi64(odd[1], v, load(src + i + 64), 0xf6);
     }
-    return true;
+    const v64 any = _mm512_or_si512(odd[0], odd[1]);
+    return _mm512_test_epi64_mask(any, any) == 0;
 }
 
 /* The first value. */
@@ -212,7 +215,7 @@ static __attribute__((noinline)) unsigned code_block(const uint8_t *src, struct 
     {                                                                                                                  \
         const v64 e = split(src, i, body + 2 * ZFMT_PLANE, stream);                                                    \
         const v64 d = _mm512_sub_epi8(top, zero ? swap(e, top) : e);                                                   \
-        n += code_row(d, _mm512_min_epu8(d, three), i, packed, escapes + n, true);                                        \
+        n += code_row(d, _mm512_min_epu8(d, three), i, packed, escapes + n, true);                                     \
     }
     EACH8(ROW)
 #undef ROW
@@ -293,7 +296,8 @@ INLINE bool any_zero(v64 v) {
 }
 
 /* A block's codes while the next block is split; e and top change from this block's to the next's. Returns the count of
- * escapes. no_zeros tells whether all e > 0; without exact, which is half the price, it may be false though they are. */
+ * escapes. no_zeros tells whether all e > 0; without exact, which is half the price, it may be false though they are.
+ */
 INLINE unsigned code_and_split(const uint8_t *next, uint8_t *plane, v64 e[8], v64 *top, uint8_t *body, uint8_t *escapes,
                                bool stream, bool many, bool exact, bool *no_zeros) {
     const v64 base = *top, three = set1(3);
@@ -326,7 +330,8 @@ struct run {
 };
 
 /* Blocks in tier, up to one that is not, or whose count of escapes is for the other value of many. */
-INLINE void run_tier(struct run *r, unsigned blocks, struct zfmt_block *heads, uint8_t *escapes, bool stream, bool many) {
+INLINE void run_tier(struct run *r, unsigned blocks, struct zfmt_block *heads, uint8_t *escapes, bool stream,
+                     bool many) {
     _Alignas(64) uint8_t unused[ZFMT_BLOCK];
     const uint8_t *src = r->src;
     uint8_t *body = r->body;
@@ -454,7 +459,7 @@ INLINE size_t top7_encode(const uint8_t *src, unsigned blocks, struct zfmt_block
         v64 c = _mm512_min_epu8(_mm512_sub_epi8(low, e), escape);                                                      \
         if (zero)                                                                                                      \
             c = _mm512_add_epi8(c, _mm512_subs_epu8(one, e));                                                          \
-        met += compact_row(escapes + n + met, e, _mm512_cmpeq_epi8_mask(c, escape), false);                               \
+        met += compact_row(escapes + n + met, e, _mm512_cmpeq_epi8_mask(c, escape), false);                            \
         pairs[(i) / 2] =                                                                                               \
             (i) % 2 ? _mm512_and_si512(                                                                                \
                           _mm512_add_epi8(_mm512_or_si512(pairs[(i) / 2], _mm512_slli_epi16(c, 4)), turn), codes)      \
@@ -502,7 +507,7 @@ INLINE unsigned compact_pass(const uint8_t *in, unsigned n, uint8_t *plane0, uin
 #define ROW(k)                                                                                                         \
     {                                                                                                                  \
         const v64 d = load(in + i + 64 * (k)), s = _mm512_subs_epu8(_mm512_add_epi8(d, step), below);                  \
-        met += code_row(d, _mm512_min_epu8(s, three), k, packed, out + met, false);                                       \
+        met += code_row(d, _mm512_min_epu8(s, three), k, packed, out + met, false);                                    \
     }
         EACH8(ROW)
 #undef ROW
