@@ -337,6 +337,7 @@ INLINE void run_tier(struct run *r, unsigned blocks, struct zfmt_block *heads, u
     uint8_t *body = r->body;
     unsigned b = r->b, n = r->n;
     bool go = true;
+    r->same = r->raw = false;
     v64 e[8], top;
 #define ROW(i) e[i] = split(src, i, body + 2 * ZFMT_PLANE, stream);
     EACH8(ROW)
@@ -362,10 +363,12 @@ INLINE void run_tier(struct run *r, unsigned blocks, struct zfmt_block *heads, u
                 r->raw = head->mode == ZFMT_RAW;
             }
             go = go && r->many == many;
-        } else if (many && met <= MODEL_ACCEPT) {
-            go = r->many = false;
+            body += layout_body(KIND_BF16, head->mode);
+        } else {
+            if (many && met <= MODEL_ACCEPT)
+                go = r->many = false;
+            body += TIER_BODY;
         }
-        body += layout_body(KIND_BF16, head->mode);
         n += met;
     }
     r->src = src;
