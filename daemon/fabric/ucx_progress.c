@@ -63,7 +63,7 @@ static bool is_gate(struct fabric *f, const struct fabric_send *send) {
     return true;
 }
 
-static void issue(struct fabric *f, struct fabric_send *send) {
+void ucx_issue(struct fabric *f, struct fabric_send *send) {
     struct ucx_send *s = ucx_send_of(send);
     size_t bytes = ucx_send_bytes(send);
     bool small = bytes <= UCX_SMALL_BYTES;
@@ -160,12 +160,7 @@ static void reap_failed(struct fabric *f) {
         *p = peer->next_live;
         close_endpoint(&peer->bulk);
         close_endpoint(&peer->small);
-        struct ucx_queue waiting;
-        struct ucx_link *link;
-        ucx_queue_init(&waiting);
-        ucx_pace_remove(&f->pace, peer, 0, &waiting);
-        while ((link = ucx_queue_pop(&waiting)))
-            ucx_finish(f, link, zipcclRemoteError);
+        ucx_pace_end(f, peer, 0, zipcclRemoteError);
         ucx_fail_receives(f, peer);
     }
 }
@@ -174,10 +169,8 @@ static void take_send(struct fabric *f, struct fabric_send *send, uint64_t now) 
     struct ucx_comm *c = ucx_comm_find(f, send->header.comm);
     if (c && c->dead)
         ucx_finish(f, &ucx_send_of(send)->link, zipcclAborted);
-    else if (f->pace.ns_per_byte > 0)
-        ucx_pace_add(&f->pace, send, now);
     else
-        issue(f, send);
+        ucx_pace_send(f, send, now);
 }
 
 static void run_order(struct fabric *f, struct ucx_order *order) {
@@ -189,7 +182,14 @@ static void run_order(struct fabric *f, struct ucx_order *order) {
         ucx_kill_comm(f, order->value);
         break;
     case UCX_RATE:
-        ucx_pace_set(&f->pace, order->value);
+        pace_set(&f->pace, order->value);
+        break;
+    case UCX_FLOW_SET:
+        flow_set(&f->pace.sched, &order->owner->flow, order->share.weight, order->share.priority,
+                 order->share.rate_bits);
+        break;
+    case UCX_FLOW_END:
+        free(order->owner);
         break;
     default:
         break;
@@ -270,15 +270,10 @@ void *ucx_progress_main(void *arg) {
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: the link clock needs precise sleeps */
     for (;;) {
         uint64_t due = UINT64_MAX;
-        struct fabric_send *send;
         bool orders, busy = run_orders(f);
         for (unsigned i = 0; i < PROGRESS_BURST && ucp_worker_progress(f->worker); i++)
             busy = true;
-        uint64_t now = f->pace.large.head || f->pace.small.head ? ucx_now() : 0;
-        while ((send = ucx_pace_take(&f->pace, now, &due))) {
-            issue(f, send);
-            busy = true;
-        }
+        busy = ucx_pace_run(f, &due) || busy;
         reap_failed(f);
         publish(f);
         if (stopped(f, &orders))
