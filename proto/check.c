@@ -128,6 +128,10 @@ bool message_check(unsigned type, const ProtobufCMessage *message, const char **
         if (!name_ok(((const Zipccl__StatsRequest *)m)->job))
             *why = "the job's name is too long or not printable";
         break;
+    case WIRE_JOB_SET:
+        if (!name_ok(((const Zipccl__JobSet *)m)->job) || !name_ok(((const Zipccl__JobSet *)m)->priority))
+            *why = "the job's name or priority is too long or not printable";
+        break;
     case WIRE_PEER_HELLO:
         *why = check_peer_hello(m);
         break;

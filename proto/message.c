@@ -38,6 +38,8 @@ const ProtobufCMessageDescriptor *message_descriptor(unsigned type) {
         return &zipccl__stats_request__descriptor;
     case WIRE_STATS_REPLY:
         return &zipccl__stats__descriptor;
+    case WIRE_JOB_SET:
+        return &zipccl__job_set__descriptor;
     case WIRE_PEER_HELLO:
         return &zipccl__peer__peer_hello__descriptor;
     case WIRE_PEER_JOIN:

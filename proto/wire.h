@@ -36,6 +36,7 @@
     X(WIRE_STATUS_REPLY, 18, "Status")                                                                                 \
     X(WIRE_STATS, 19, "StatsRequest")                                                                                  \
     X(WIRE_STATS_REPLY, 20, "Stats")                                                                                   \
+    X(WIRE_JOB_SET, 30, "JobSet")       /* administrators; answered by WIRE_OK */                                      \
     X(WIRE_PEER_HELLO, 40, "PeerHello") /* daemon to daemon; both send it first */                                     \
     X(WIRE_PEER_JOIN, 41, "PeerJoin")                                                                                  \
     X(WIRE_PEER_TABLE, 42, "PeerTable")                                                                                \

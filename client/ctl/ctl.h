@@ -82,6 +82,7 @@ enum ctl_exit ctl_fail(const struct ctl_args *args, enum ctl_exit code, const ch
 enum ctl_exit ctl_status(const struct ctl_args *args);
 enum ctl_exit ctl_stats(const struct ctl_args *args);
 enum ctl_exit ctl_decisions(const struct ctl_args *args);
+enum ctl_exit ctl_job(const struct ctl_args *args);
 enum ctl_exit ctl_analyze(const struct ctl_args *args);
 enum ctl_exit ctl_bench_codec(const struct ctl_args *args);
 enum ctl_exit ctl_bench_collective(const struct ctl_args *args);

@@ -71,6 +71,8 @@ static zipcclResult_t ask(struct admin *a, uint16_t type, const ProtobufCMessage
                        frame_conn_why(a->conn));
         return r == zipcclRemoteError ? zipcclDaemonUnavailable : r;
     }
+    if (f.type == WIRE_OK && reply_type == WIRE_OK)
+        return zipcclSuccess; /* it carries nothing */
     r = message_unpack(&f, reply, &bad);
     if (r != zipcclSuccess || (f.type != reply_type && f.type != WIRE_ERROR)) {
         (void)snprintf(a->why, sizeof a->why, "zipccld at %.200s answered %s with a bad %s: %s", a->path,
@@ -112,6 +114,19 @@ zipcclResult_t admin_stats(struct admin *admin, const char *job, Zipccl__Stats *
 
 zipcclResult_t admin_decisions(struct admin *admin, const char *job, Zipccl__Stats **out) {
     return ask_stats(admin, job, true, out);
+}
+
+zipcclResult_t admin_job_set(struct admin *admin, const char *job, uint32_t weight, const char *priority,
+                             const uint64_t *rate_bits) {
+    Zipccl__JobSet m = ZIPCCL__JOB_SET__INIT;
+    ProtobufCMessage *reply = NULL;
+    m.job = (char *)(uintptr_t)job;
+    m.weight = weight;
+    if (priority)
+        m.priority = (char *)(uintptr_t)priority;
+    m.set_rate = rate_bits != NULL;
+    m.rate_bits = rate_bits ? *rate_bits : 0;
+    return ask(admin, WIRE_JOB_SET, &m.base, WIRE_OK, &reply);
 }
 
 const char *admin_why(const struct admin *admin) {

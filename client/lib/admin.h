@@ -23,6 +23,10 @@ ZIPCCL_MUST_CHECK zipcclResult_t admin_stats(struct admin *admin, const char *jo
 /* Same, with the decisions of the switchers. */
 ZIPCCL_MUST_CHECK zipcclResult_t admin_decisions(struct admin *admin, const char *job, Zipccl__Stats **stats);
 
+/* How a job shares the node: weight 0, priority NULL, rate NULL: as it is. Administrators alone. */
+ZIPCCL_MUST_CHECK zipcclResult_t admin_job_set(struct admin *admin, const char *job, uint32_t weight,
+                                               const char *priority, const uint64_t *rate_bits);
+
 /* Why the last call failed, for people; never NULL, admin NULL included. */
 const char *admin_why(const struct admin *admin);
 /* The socket that it speaks to, and the daemon's name for its node ("" before the hello). */

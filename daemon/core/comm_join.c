@@ -86,6 +86,15 @@ static struct comm *comm_root_get(struct daemon *d, uint64_t key, uint64_t nonce
                          d->config.node_name, d->ncomms);
             return NULL;
         }
+        uint32_t of_user = job_usage(d, id->job->uid).comms;
+        if (of_user >= d->config.max_comms_per_user) {
+            *result = zipcclLimitExceeded;
+            snprintf(why, size,
+                     "user %u has %u communicators on node %s, the most that are allowed "
+                     "(max_comms_per_user)",
+                     id->job->uid, of_user, d->config.node_name);
+            return NULL;
+        }
         c = comm_new(d, key, nonce, id->job, nranks, true);
         if (c == NULL) {
             *result = zipcclOutOfMemory;
@@ -356,6 +365,13 @@ void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
                           d->ncomms);
             return;
         }
+        uint32_t of_user = job_usage(d, s->uid).comms;
+        if (c == NULL && of_user >= d->config.max_comms_per_user) {
+            session_error(s, reply, zipcclLimitExceeded,
+                          "user %u has %u communicators on node %s, the most that are allowed (max_comms_per_user)",
+                          s->uid, of_user, d->config.node_name);
+            return;
+        }
         if (c == NULL && (c = comm_new(d, id.key, id.nonce, s->job, m->nranks, false)) != NULL) {
             c->root_link = peer_dial(d, id.root);
             if (c->root_link == NULL) {
@@ -545,6 +561,7 @@ static void join_apply(struct comm *c, const Zipccl__Peer__PeerTable *m) {
         comm_fail(c, NULL, rc, "node %s cannot set up the communicator: %s", d->config.node_name, result_string(rc));
         return;
     }
+    exec_comm_set_flow(c->exec, c->job->flow, c->job->workers);
     if (c->nnodes == 1) {
         join_ready(c, 0, 0);
         return;

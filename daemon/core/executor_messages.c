@@ -46,6 +46,7 @@ static void post_send(struct exec_work *work, uint64_t hash, bool has_hash) {
     const void *src = st->src.space != PLAN_SLOT && st->count > 0 ? exec_values(op, st->src) : NULL;
     memset(send, 0, sizeof(*send));
     send->peer = op->comm->peers[st->peer];
+    send->flow = op->comm->link;
     send->header = exec_header(op, st);
     send->header.flags |= has_hash ? HEADER_HAS_HASH : 0;
     send->header.hash = hash;

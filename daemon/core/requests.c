@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/core/admin_job.h"
 #include "daemon/core/buffer.h"
 #include "daemon/core/comm.h"
 #include "daemon/core/daemon.h"
@@ -73,6 +74,9 @@ static void requests_message(struct session *s, const struct frame *f, const Pro
     case WIRE_BUFFER_RELEASE:
         buffer_release(s, f->id, ((const Zipccl__BufferRef *)m)->buffer);
         break;
+    case WIRE_JOB_SET:
+        admin_job_set(s, f->id, (const Zipccl__JobSet *)m);
+        break;
     case WIRE_STATS:
         status_stats(s, f->id, (const Zipccl__StatsRequest *)m);
         break;
@@ -110,6 +114,7 @@ bool requests_handle(struct session *s, const struct frame *f) {
     case WIRE_BUFFER_REGISTER:
     case WIRE_BUFFER_RELEASE:
     case WIRE_STATS:
+    case WIRE_JOB_SET:
         break;
     default:
         d->stats.counters[STATS_frames_bad]++;

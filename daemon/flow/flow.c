@@ -3,13 +3,15 @@
  * Deficit round robin with priorities and rates.
  *
  * A round that nobody could use is skipped by arithmetic, so the quantum may be small and a chunk large. A flow that
- * leaves the ring leaves its deficit behind: nobody saves up by being idle.
+ * had nothing for a while gets what it missed, two items at most: a job that waits for its own answers between
+ * operations keeps its share, and nobody saves up by being idle.
  */
 #include "daemon/flow/flow.h"
 
 #include <stddef.h>
 
 #define QUANTUM 4096u /* bytes of a round, for a weight of 1 */
+#define MISSED  2u    /* items */
 
 void flow_init(struct flow *flow) {
     *flow = (struct flow){.weight = 1, .priority = FLOW_NORMAL};
@@ -30,6 +32,7 @@ static void ring_add(struct flow_sched *s, struct flow *f, enum flow_lane l) {
 static void ring_del(struct flow_sched *s, struct flow *f, enum flow_lane l) {
     struct flow **head = &s->ring[l][f->priority].head;
     f->lane[l].deficit = 0;
+    f->lane[l].left = s->ring[l][f->priority].turned;
     if (f->lane[l].next == f) {
         *head = NULL;
         s->ring[l][f->priority].starved = 0;
@@ -62,6 +65,8 @@ void flow_push(struct flow_sched *s, struct flow *f, enum flow_lane l, struct fl
     if (f->lane[l].head) {
         f->lane[l].last->next = item;
     } else {
+        uint64_t turned = s->ring[l][f->priority].turned - f->lane[l].left, most = MISSED * item->bytes;
+        f->lane[l].deficit = turned > most / f->weight ? most : turned * f->weight;
         f->lane[l].head = item;
         ring_add(s, f, l);
     }
@@ -125,6 +130,7 @@ static struct flow *ring_turn(struct flow_sched *s, enum flow_lane l, unsigned p
         } while (f != *head);
         if (rounds == UINT64_MAX)
             return NULL;
+        s->ring[l][priority].turned += rounds * QUANTUM;
         do {
             if (ready_at(s, f, l) <= at)
                 f->lane[l].deficit += rounds * QUANTUM * f->weight;

@@ -38,6 +38,7 @@ struct flow {
         struct flow_item *head, *last;
         struct flow *next, *prev; /* ring of the flows that wait in this lane with this priority */
         uint64_t deficit;
+        uint64_t left; /* the ring's turned when it had nothing left */
         uint64_t free; /* when its rate allows the next one to begin */
     } lane[FLOW_LANES];
 };
@@ -46,6 +47,7 @@ struct flow_sched {
     double ns_per_byte; /* of the link; 0: none */
     struct {
         struct flow *head;
+        uint64_t turned;  /* bytes that a weight of 1 was given */
         uint64_t starved; /* bytes that higher priorities had while this one waited */
     } ring[FLOW_LANES][FLOW_PRIORITIES];
 };

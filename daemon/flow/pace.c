@@ -55,7 +55,8 @@ static uint64_t begin(struct pace *p, enum flow_lane l, uint64_t now) {
     uint64_t start = later(p->lane[l].free, ready);
     if (start > now)
         return start;
-    struct flow_item *item = flow_pop(&p->sched, l, start);
+    /* Of all that are ready by now: who looked late would else serve the flows that happened to be early. */
+    struct flow_item *item = flow_pop(&p->sched, l, now);
     uint64_t wire = flow_wire_ns(p->sched.ns_per_byte, item->bytes);
     p->lane[l].current = item;
     p->lane[l].start = start;
