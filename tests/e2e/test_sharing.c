@@ -131,6 +131,134 @@ static void case_weights(struct e2e *e) {
 }
 E2E_CASE(weights, 240)
 
+#define SMALL_OPS 400
+#define IDLE_DONE 3 /* flag: the case may start the large ones */
+#define GO_ON     4
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* ms; checks the bits. */
+static double small_p99(zipcclComm_t comm, int rank, uint8_t *send, uint8_t *recv) {
+    static double took[SMALL_OPS];
+    for (unsigned i = 0; i < SMALL_OPS; i++) {
+        memset(send, (int)(i + 100u * (unsigned)rank) & 0xff, 1024);
+        double start = e2e_now();
+        E2E_OK(comm, zipcclAllGather(send, recv, 1024, zipcclUint8, comm, NULL));
+        took[i] = (e2e_now() - start) * 1e3;
+        E2E_CHECK(recv[0] == (i & 0xff) && recv[2047] == ((i + 100) & 0xff), "bits of all-gather %u", i);
+    }
+    qsort(took, SMALL_OPS, sizeof took[0], compare_doubles);
+    return took[SMALL_OPS * 99 / 100];
+}
+
+static void small_rank(struct e2e_rank *r) {
+    void *send, *recv;
+    setenv("ZIPCCL_JOB_ID", "small", 1);
+    zipcclComm_t comm = e2e_comm(r);
+    E2E_OK(NULL, zipcclMemAlloc(&send, 1024));
+    E2E_OK(NULL, zipcclMemAlloc(&recv, 2048));
+    double idle = small_p99(comm, r->rank, send, recv);
+    if (r->rank == 0)
+        e2e_raise(r->shared, IDLE_DONE);
+    e2e_await(r->shared, GO_ON);
+    double busy = small_p99(comm, r->rank, send, recv);
+    if (r->rank == 0)
+        fprintf(stderr, "all-gather of 1 KiB, p99: idle %.3f ms, beside large ones %.3f ms (%.1f times)\n", idle, busy,
+                busy / idle);
+    E2E_OK(NULL, zipcclMemFree(send));
+    E2E_OK(NULL, zipcclMemFree(recv));
+    E2E_OK(NULL, zipcclCommDestroy(comm));
+}
+
+/* Small operations all end while large ones keep the link full. How long they took is printed, not judged. */
+static void case_small_beside_large(struct e2e *e) {
+    struct e2e_group large, small;
+    char *log, path[112];
+    e2e_set(e, "link_rate=1gbit");
+    e2e_set(e, "codec=raw");
+    e2e_daemons(e, 2);
+    e2e_start(e, &small, "01", small_rank, NULL);
+    e2e_await(small.shared, IDLE_DONE);
+    e2e_start(e, &large, "01", busy_rank, "large");
+    e2e_await(large.shared, JOINED);
+    e2e_sleep(0.5);
+    e2e_raise(small.shared, GO_ON);
+    e2e_wait(e, &small, 120);
+    e2e_all_passed(e, &small);
+    E2E_CHECK(job_number(e, "large", "sent_bytes") > 0, "the large ones do not run");
+    e2e_raise(large.shared, STOP);
+    e2e_wait(e, &large, 60);
+    e2e_all_passed(e, &large);
+    (void)snprintf(path, sizeof path, "%s/group00-rank0.log", e->dir);
+    if (access(path, R_OK) == 0) {
+        log = e2e_read_file(path);
+        fprintf(stderr, "%s", log);
+        free(log);
+    }
+}
+E2E_CASE(small_beside_large, 240)
+
+#define JOBS       64
+#define COMMS      8 /* of a job */
+#define MANY_BYTES (32u << 10)
+
+static void many_rank(struct e2e_rank *r) {
+    zipcclComm_t comms[COMMS];
+    uint8_t *send, *recv;
+    char job[24];
+    snprintf(job, sizeof job, "many-%u", *(const unsigned *)r->args);
+    setenv("ZIPCCL_JOB_ID", job, 1);
+    for (unsigned c = 0; c < COMMS; c++)
+        comms[c] = e2e_comm(r);
+    E2E_OK(NULL, zipcclMemAlloc((void **)&send, MANY_BYTES));
+    E2E_OK(NULL, zipcclMemAlloc((void **)&recv, 2 * MANY_BYTES));
+    if (r->rank == 0)
+        e2e_raise(r->shared, JOINED);
+    e2e_await(r->shared, GO_ON);
+    for (unsigned i = 0; i < 3 * COMMS; i++) {
+        memset(send, (int)(i + 100u * (unsigned)r->rank), MANY_BYTES);
+        E2E_OK(comms[i % COMMS], zipcclAllGather(send, recv, MANY_BYTES, zipcclUint8, comms[i % COMMS], NULL));
+        E2E_CHECK(recv[0] == i && recv[MANY_BYTES] == i + 100, "bits of all-gather %u", i);
+    }
+    if (r->rank == 0)
+        e2e_raise(r->shared, IDLE_DONE);
+    e2e_await(r->shared, STOP);
+    for (unsigned c = 0; c < COMMS; c++)
+        E2E_OK(NULL, zipcclCommDestroy(comms[c]));
+    E2E_OK(NULL, zipcclMemFree(send));
+    E2E_OK(NULL, zipcclMemFree(recv));
+}
+
+/* All of them get on, and the daemon stays small. */
+static void case_many_jobs(struct e2e *e) {
+    static struct e2e_group groups[JOBS];
+    static unsigned numbers[JOBS];
+    e2e_set(e, "link_rate=1gbit");
+    e2e_daemons(e, 2);
+    for (unsigned i = 0; i < JOBS; i++) {
+        numbers[i] = i;
+        e2e_start(e, &groups[i], "01", many_rank, &numbers[i]);
+        e2e_await(groups[i].shared, JOINED);
+    }
+    for (unsigned i = 0; i < JOBS; i++)
+        e2e_raise(groups[i].shared, GO_ON);
+    for (unsigned i = 0; i < JOBS; i++)
+        e2e_await(groups[i].shared, IDLE_DONE);
+    uint64_t kb = e2e_proc_kb(e->daemons[0].pid, "RssAnon");
+    fprintf(stderr, "%d jobs of %d communicators: %llu MiB\n", JOBS, COMMS, (unsigned long long)kb >> 10);
+    E2E_CHECK(E2E_SANITIZED || kb < 200u << 10, "%llu KiB", (unsigned long long)kb);
+    for (unsigned i = 0; i < JOBS; i++)
+        e2e_raise(groups[i].shared, STOP);
+    for (unsigned i = 0; i < JOBS; i++) {
+        e2e_wait(e, &groups[i], 60);
+        e2e_all_passed(e, &groups[i]);
+    }
+}
+E2E_CASE(many_jobs, 200)
+
 static void refused_rank(struct e2e_rank *r) {
     void *memory = NULL;
     char job[24];
@@ -168,6 +296,8 @@ E2E_CASE(limits_of_a_user, 60)
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_small_beside_large),
+        cmocka_unit_test(test_many_jobs),
         cmocka_unit_test(test_limits_of_a_user),
     };
     if (argc > 1)
