@@ -66,7 +66,7 @@ struct device_job {
     void *arg;
     struct device_flow *flow; /* NULL: the default one, weight 1 */
     struct device_job *next;  /* the device's own, as internal */
-    uint64_t internal[4];
+    uint64_t internal[6];
 };
 
 struct device_config {

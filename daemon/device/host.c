@@ -17,6 +17,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "daemon/slice.h"
 #include "kernels/codec.h"
 
 #define MAX_WORKERS     64u
@@ -80,6 +81,7 @@ static void give_back(struct device *d, struct device_job *job) {
 static void *worker_main(void *arg) {
     struct worker *self = arg;
     struct device *d = self->device;
+    slice_set(SLICE_LONG_NS);
     pthread_mutex_lock(&d->lock);
     for (;;) {
         struct device_job *job = host_queue_take(&d->waiting);

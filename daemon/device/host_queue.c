@@ -48,6 +48,7 @@ void host_queue_push(struct host_queue *q, struct device_job *job) {
     struct flow_item *item = item_of(job);
     bool copy = job->work == DEVICE_COPY;
     item->ready = 0;
+    item->piece = 0;
     item->bytes = host_work_bytes(job) + 1;
     flow_push(copy ? &q->copy : &q->codec, copy ? &flow->copy : &flow->codec,
               item->bytes <= SMALL_BYTES ? FLOW_SMALL : FLOW_BULK, item);

@@ -68,7 +68,7 @@ struct fabric_send {
     unsigned niov;
     void (*done)(struct fabric_send *send, zipcclResult_t result);
     void *arg;
-    void *internal[8];
+    void *internal[10];
 };
 
 /* A receive. done gets success with header and bytes set, zipcclLimitExceeded (header set too) where the message is

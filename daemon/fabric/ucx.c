@@ -92,6 +92,9 @@ static zipcclResult_t open_worker(struct fabric *f, const struct fabric_config *
     ucp_am_handler_param_t ask = message;
     ask.id = UCX_AM_ASK;
     ask.cb = ucx_on_ask;
+    ucp_am_handler_param_t piece = message;
+    piece.id = UCX_AM_PIECE;
+    piece.cb = ucx_on_piece;
     *why = "UCX cannot set up its worker";
     if (ucp_worker_create(f->context, &wp, &f->worker) != UCS_OK) {
         f->worker = NULL;
@@ -100,6 +103,7 @@ static zipcclResult_t open_worker(struct fabric *f, const struct fabric_config *
     if (ucp_worker_set_am_recv_handler(f->worker, &message) != UCS_OK ||
         ucp_worker_set_am_recv_handler(f->worker, &hello) != UCS_OK ||
         ucp_worker_set_am_recv_handler(f->worker, &ask) != UCS_OK ||
+        ucp_worker_set_am_recv_handler(f->worker, &piece) != UCS_OK ||
         ucp_worker_get_efd(f->worker, &f->ucx_fd) != UCS_OK ||
         ucp_worker_get_address(f->worker, &f->address, &f->address_bytes) != UCS_OK)
         return zipcclSystemError;

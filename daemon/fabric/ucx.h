@@ -2,7 +2,7 @@
  *
  * Inside the UCX fabric: the functions that the loop calls (ucx.c), the progress thread (ucx_progress.c), the matching
  * of messages with receives (ucx_match.c), what waits for the link (ucx_pace.c), flows as the loop sees them
- * (ucx_flow.c).
+ * (ucx_flow.c), large messages in pieces (ucx_piece.c).
  *
  * The progress thread alone touches UCX and the tables. Sends, receives and orders reach it by one queue, finished ones
  * return by another; each queue has a lock and an eventfd.
@@ -20,6 +20,7 @@
 #define UCX_AM_MESSAGE   1u
 #define UCX_AM_HELLO     2u /* empty: sets up the connection, so that a peer's death is seen without traffic */
 #define UCX_AM_ASK       3u /* a message's header: may it come? Answered by receiving its one byte */
+#define UCX_AM_PIECE     4u /* of a message that may come */
 #define UCX_SMALL_BYTES  ((size_t)16 << 10) /* eager, and may overtake large messages */
 #define UCX_COMM_BUCKETS 256u
 #define UCX_BUCKETS      32u /* of a communicator's posted receives and held messages */
@@ -44,10 +45,18 @@ struct ucx_send {
         struct flow_item item; /* while it waits for its receiver or its time */
         ucp_dt_iov_t iov[2];   /* once UCX has it */
     };
-    bool gate; /* a small message that goes by rendezvous: its end says that the receiver keeps up */
+    uint32_t pieces; /* that UCX has */
+    uint8_t result;  /* that it ends with: zipcclResult_t */
+    bool waits;      /* pieces of it wait for their time */
+    bool gate;       /* a small message that goes by rendezvous: its end says that the receiver keeps up */
 };
 _Static_assert(sizeof(struct ucx_send) <= sizeof(((struct fabric_send *)0)->internal), "internal is too small");
-_Static_assert(sizeof(struct ucx_link) <= sizeof(((struct fabric_recv *)0)->internal), "internal is too small");
+/* What lies in fabric_recv.internal. */
+struct ucx_recv {
+    struct ucx_link link;
+    size_t got; /* bytes, in pieces */
+};
+_Static_assert(sizeof(struct ucx_recv) <= sizeof(((struct fabric_recv *)0)->internal), "internal is too small");
 
 struct ucx_order {
     struct ucx_link link;
@@ -181,6 +190,10 @@ static inline struct fabric_recv *ucx_recv_from(struct ucx_link *link) {
     return (struct fabric_recv *)(void *)((char *)link - offsetof(struct fabric_recv, internal));
 }
 
+static inline struct ucx_recv *ucx_recv_of(struct fabric_recv *recv) {
+    return (struct ucx_recv *)(void *)recv->internal;
+}
+
 static inline size_t ucx_send_bytes(const struct fabric_send *send) {
     size_t bytes = 0;
     for (unsigned i = 0; i < send->niov; i++)
@@ -208,7 +221,16 @@ void ucx_connect_due(struct fabric *f, uint64_t *due);
 void ucx_close_endpoints(struct fabric_peer *peer);
 void ucx_drop_early(struct fabric *f);
 
+/* ucx_piece.c */
+void ucx_piece_issue(struct fabric *f, struct fabric_send *send);
+/* What is left of it goes no more: ends when UCX has nothing of it. */
+void ucx_piece_drop(struct fabric *f, struct fabric_send *send, zipcclResult_t result);
+ucs_status_t ucx_on_piece(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                          const ucp_am_recv_param_t *param);
+
 /* ucx_match.c */
+/* Where the receive of a message hangs; NULL: none is posted. */
+struct ucx_link **ucx_find_posted(struct ucx_comm *c, const struct fabric_header *header);
 struct ucx_comm *ucx_comm_find(struct fabric *f, uint64_t key); /* NULL: not known */
 struct ucx_comm *ucx_comm_get(struct fabric *f, uint64_t key);  /* NULL: no memory */
 ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,

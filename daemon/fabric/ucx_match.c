@@ -82,8 +82,7 @@ static bool deliver(struct fabric *f, struct fabric_recv *recv, const struct fab
     return false;
 }
 
-/* Where the matching receive hangs; NULL: none is posted. */
-static struct ucx_link **find_posted(struct ucx_comm *c, const struct fabric_header *h) {
+struct ucx_link **ucx_find_posted(struct ucx_comm *c, const struct fabric_header *h) {
     for (struct ucx_link **p = &c->posted[bucket(h->node, h->channel, h->seq, h->tag)]; *p; p = &(*p)->next) {
         const struct fabric_recv *recv = ucx_recv_from(*p);
         if (recv->node == h->node && recv->channel == h->channel && recv->seq == h->seq && recv->tag == h->tag)
@@ -129,7 +128,7 @@ ucs_status_t ucx_on_ask(void *arg, const void *header, size_t header_bytes, void
     struct ucx_comm *c = ucx_comm_get(f, h.comm);
     if (!c || c->dead)
         return UCS_OK;
-    if (find_posted(c, &h)) {
+    if (ucx_find_posted(c, &h)) {
         allow(f, data, bytes);
         return UCS_INPROGRESS;
     }
@@ -154,7 +153,7 @@ ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, 
     struct ucx_comm *c = ucx_comm_get(f, h.comm);
     if (!c || c->dead)
         return UCS_OK;
-    struct ucx_link **posted = find_posted(c, &h);
+    struct ucx_link **posted = ucx_find_posted(c, &h);
     if (posted) {
         struct fabric_recv *recv = ucx_recv_from(*posted);
         *posted = (*posted)->next;
@@ -218,6 +217,7 @@ void ucx_post(struct fabric *f, struct fabric_recv *recv) {
         return;
     }
     struct ucx_link **p = &c->posted[b], *link = ucx_recv_link(recv);
+    ucx_recv_of(recv)->got = 0;
     while (*p)
         p = &(*p)->next;
     link->next = NULL;

@@ -11,6 +11,8 @@
 
 #define HEADER_BYTES sizeof(struct fabric_header)
 #define CREDIT_NS    1000000u
+#define PIECE_BYTES  (60u << 10) /* with headers less than a segment of UCX's TCP */
+#define MOST_AT_ONCE 4u          /* messages and pieces that are late, before others have their turn */
 
 static struct flow *flow_of(struct fabric *f, const struct fabric_send *send) {
     return send->flow ? &send->flow->flow : &f->flow;
@@ -19,7 +21,12 @@ static struct flow *flow_of(struct fabric *f, const struct fabric_send *send) {
 static void queue(struct fabric *f, struct fabric_send *send) {
     struct ucx_send *s = ucx_send_of(send);
     size_t bytes = ucx_send_bytes(send);
-    s->item.bytes = bytes + HEADER_BYTES;
+    bool pieces = bytes > UCX_SMALL_BYTES;
+    s->item.bytes = pieces ? bytes : bytes + HEADER_BYTES;
+    s->item.piece = pieces ? PIECE_BYTES : 0;
+    s->waits = pieces;
+    s->pieces = 0;
+    s->result = zipcclSuccess;
     pace_add(&f->pace, flow_of(f, send), bytes <= FLOW_SMALL_BYTES ? FLOW_SMALL : FLOW_BULK, &s->item);
 }
 
@@ -87,8 +94,11 @@ bool ucx_pace_run(struct fabric *f, uint64_t *due) {
     if (!pace_waits(&f->pace))
         return false;
     uint64_t now = ucx_now();
-    while ((item = pace_take(&f->pace, now, due))) {
-        ucx_issue(f, send_of(item));
+    for (unsigned n = 0; n < MOST_AT_ONCE && (item = pace_take(&f->pace, now, due)); n++) {
+        if (item->piece > 0)
+            ucx_piece_issue(f, send_of(item));
+        else
+            ucx_issue(f, send_of(item));
         any = true;
     }
     return any;
@@ -114,6 +124,11 @@ void ucx_pace_end(struct fabric *f, const struct fabric_peer *peer, uint64_t com
         pace_remove(&f->pace, to_peer, peer, keep, &out);
     else
         pace_remove(&f->pace, of_comm, &comm, keep, &out);
-    while ((link = ucx_queue_pop(&out)))
-        ucx_finish(f, link, result);
+    while ((link = ucx_queue_pop(&out))) {
+        struct fabric_send *send = ucx_send_from(link);
+        if (ucx_send_of(send)->item.piece > 0)
+            ucx_piece_drop(f, send, result);
+        else
+            ucx_finish(f, link, result);
+    }
 }

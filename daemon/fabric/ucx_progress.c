@@ -14,10 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/slice.h"
+
 #define GATE_EVERY     128u
 #define MAX_GATES      2u
 #define FLUSH_NS       100000000u /* at close: for what is complete but not yet in the socket */
-#define PROGRESS_BURST 64u
+#define PROGRESS_BURST 4u /* each may carry 64 KiB: what came, and orders, wait no longer */
 #define DRAIN_CALLS    1000u
 
 void ucx_finish(struct fabric *f, struct ucx_link *link, zipcclResult_t result) {
@@ -221,6 +223,7 @@ static void shut_down(struct fabric *f) {
 
 void *ucx_progress_main(void *arg) {
     struct fabric *f = arg;
+    slice_set(SLICE_SHORT_NS);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: the link clock needs precise sleeps */
     for (;;) {
         uint64_t due = UINT64_MAX;

@@ -90,7 +90,8 @@ static uint64_t ready_at(const struct flow_sched *s, const struct flow *f, enum 
     const struct flow_item *item = f->lane[l].head;
     if (f->ns_per_byte <= 0)
         return item->ready;
-    uint64_t own = flow_wire_ns(f->ns_per_byte, item->bytes), link = flow_wire_ns(s->ns_per_byte, item->bytes);
+    uint64_t bytes = flow_item_bytes(item);
+    uint64_t own = flow_wire_ns(f->ns_per_byte, bytes), link = flow_wire_ns(s->ns_per_byte, bytes);
     return later(f->lane[l].free, item->ready) + (own > link ? own - link : 0);
 }
 
@@ -117,7 +118,7 @@ static struct flow *ring_turn(struct flow_sched *s, enum flow_lane l, unsigned p
         if (!(f = *head))
             return NULL;
         do {
-            uint64_t bytes = f->lane[l].head->bytes, quantum = (uint64_t)QUANTUM * f->weight;
+            uint64_t bytes = flow_item_bytes(f->lane[l].head), quantum = (uint64_t)QUANTUM * f->weight;
             if (ready_at(s, f, l) <= at) {
                 if (f->lane[l].deficit >= bytes) {
                     *head = f;
@@ -147,7 +148,7 @@ static struct flow *turn(struct flow_sched *s, enum flow_lane l, uint64_t at) {
             continue;
         if (!first)
             first = f;
-        else if (s->ring[l][p].starved >= (FLOW_STARVE - 1) * f->lane[l].head->bytes)
+        else if (s->ring[l][p].starved >= (FLOW_STARVE - 1) * flow_item_bytes(f->lane[l].head))
             return f;
     }
     return first;
@@ -158,13 +159,18 @@ struct flow_item *flow_pop(struct flow_sched *s, enum flow_lane l, uint64_t at) 
     if (!f)
         return NULL;
     struct flow_item *item = f->lane[l].head;
-    uint64_t *starved = &s->ring[l][f->priority].starved, paid = (FLOW_STARVE - 1) * item->bytes;
+    item->taken = flow_item_bytes(item);
+    uint64_t *starved = &s->ring[l][f->priority].starved, paid = (FLOW_STARVE - 1) * item->taken;
     *starved = *starved > paid ? *starved - paid : 0;
     for (unsigned p = f->priority + 1; p < FLOW_PRIORITIES; p++) {
         if (s->ring[l][p].head)
-            s->ring[l][p].starved += item->bytes;
+            s->ring[l][p].starved += item->taken;
     }
-    f->lane[l].deficit -= item->bytes;
+    f->lane[l].deficit -= item->taken;
+    if (item->piece > 0)
+        item->bytes -= item->taken;
+    if (flow_item_waits(item))
+        return item;
     if (!(f->lane[l].head = item->next))
         ring_del(s, f, l);
     return item;

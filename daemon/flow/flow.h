@@ -22,12 +22,14 @@ enum flow_priority { FLOW_HIGH, FLOW_NORMAL, FLOW_LOW, FLOW_PRIORITIES };
 
 struct flow;
 
-/* Something that waits. Owned by the caller; in the flow's hands from push to pop. */
+/* Something that waits. Owned by the caller; in the flow's hands from push to pop, in pieces to the last pop. */
 struct flow_item {
     struct flow_item *next;
     struct flow *flow;
     uint64_t ready; /* ns: not before this */
-    uint64_t bytes;
+    uint64_t bytes; /* all of it; where it goes in pieces, what is left */
+    uint32_t piece; /* bytes that go at a time, the rest stays in front; 0: all */
+    uint64_t taken; /* bytes of the last flow_pop */
 };
 
 struct flow {
@@ -65,6 +67,16 @@ struct flow_item *flow_pop(struct flow_sched *s, enum flow_lane lane, uint64_t a
 /* Takes out what matches, and gives it to `take`. */
 void flow_remove(struct flow_sched *s, bool (*match)(const struct flow_item *item, const void *arg), const void *arg,
                  void (*take)(struct flow_item *item, void *to), void *to);
+
+/* What flow_pop takes of it. */
+static inline uint64_t flow_item_bytes(const struct flow_item *item) {
+    return item->piece > 0 && item->piece < item->bytes ? item->piece : item->bytes;
+}
+
+/* After flow_pop: whether pieces of it still wait. */
+static inline bool flow_item_waits(const struct flow_item *item) {
+    return item->piece > 0 && item->bytes > 0;
+}
 
 static inline uint64_t flow_wire_ns(double ns_per_byte, uint64_t bytes) {
     return (uint64_t)((double)bytes * ns_per_byte);

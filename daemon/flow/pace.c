@@ -20,7 +20,7 @@ void pace_set(struct pace *p, uint64_t rate_bits) {
     for (unsigned l = 0; l < FLOW_LANES; l++) {
         if (p->lane[l].current)
             p->lane[l].due = p->lane[l].free =
-                p->lane[l].start + flow_wire_ns(p->sched.ns_per_byte, p->lane[l].current->bytes);
+                p->lane[l].start + flow_wire_ns(p->sched.ns_per_byte, p->lane[l].current->taken);
     }
 }
 
@@ -37,7 +37,7 @@ bool pace_waits(const struct pace *p) {
 static void charge_flow(struct flow *f, enum flow_lane l, const struct flow_item *item, uint64_t start, uint64_t due) {
     if (f->ns_per_byte <= 0)
         return;
-    uint64_t own = flow_wire_ns(f->ns_per_byte, item->bytes);
+    uint64_t own = flow_wire_ns(f->ns_per_byte, item->taken);
     uint64_t behind = later(f->lane[l].free, item->ready) + own;
     f->lane[l].free = later(behind, due > own ? due - own : 0);
     if (l == FLOW_BULK)
@@ -57,7 +57,7 @@ static uint64_t begin(struct pace *p, enum flow_lane l, uint64_t now) {
         return start;
     /* Of all that are ready by now: who looked late would else serve the flows that happened to be early. */
     struct flow_item *item = flow_pop(&p->sched, l, now);
-    uint64_t wire = flow_wire_ns(p->sched.ns_per_byte, item->bytes);
+    uint64_t wire = flow_wire_ns(p->sched.ns_per_byte, item->taken);
     p->lane[l].current = item;
     p->lane[l].start = start;
     p->lane[l].due = p->lane[l].free = start + wire;
@@ -97,7 +97,8 @@ void pace_remove(struct pace *p, bool (*match)(const struct flow_item *item, con
             continue;
         p->lane[l].current = NULL;
         p->lane[l].free = p->lane[l].start;
-        take(item, to);
+        if (!flow_item_waits(item))
+            take(item, to);
     }
     flow_remove(&p->sched, match, arg, take, to);
 }
