@@ -3,8 +3,8 @@
  * Large messages on a link with a rate go in pieces, each when its time on the link has come: as a whole, a message
  * would keep this thread, and the receiver's, busy for milliseconds at a time, and what is small would wait for that.
  *
- * A piece goes only after the receiver has allowed its message, so its receive is posted: it is copied to its place, and
- * one whose receive has ended since is dropped. Pieces fit into one segment of TCP, so UCX copies nothing together.
+ * A piece goes only after the receiver has allowed its message, so its receive is posted: it is copied to its place,
+ * and one whose receive has ended since is dropped. Pieces fit into one segment of TCP, so UCX copies nothing together.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -74,8 +74,8 @@ static void issue(struct fabric_send *send, struct piece *piece, uint64_t bytes)
         buffer = piece->iov;
         count = n;
     }
-    ucs_status_ptr_t request = ucp_am_send_nbx(send->peer->bulk, UCX_AM_PIECE, &piece->header, sizeof(piece->header),
-                                               buffer, count, &param);
+    ucs_status_ptr_t request =
+        ucp_am_send_nbx(send->peer->bulk, UCX_AM_PIECE, &piece->header, sizeof(piece->header), buffer, count, &param);
     if (request == NULL || UCS_PTR_IS_ERR(request))
         piece_sent(NULL, request ? UCS_PTR_STATUS(request) : UCS_OK, piece);
 }

@@ -19,7 +19,7 @@
 #define GATE_EVERY     128u
 #define MAX_GATES      2u
 #define FLUSH_NS       100000000u /* at close: for what is complete but not yet in the socket */
-#define PROGRESS_BURST 4u /* each may carry 64 KiB: what came, and orders, wait no longer */
+#define PROGRESS_BURST 4u         /* each may carry 64 KiB: what came, and orders, wait no longer */
 #define DRAIN_CALLS    1000u
 
 void ucx_finish(struct fabric *f, struct ucx_link *link, zipcclResult_t result) {

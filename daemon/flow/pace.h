@@ -25,7 +25,8 @@ struct pace {
 void pace_init(struct pace *p, uint64_t rate_bits);
 void pace_set(struct pace *p, uint64_t rate_bits); /* 0: no rate, all may leave at once */
 void pace_add(struct pace *p, struct flow *flow, enum flow_lane lane, struct flow_item *item);
-/* A message, or the piece of `taken` bytes of one, whose time has come; NULL where none has, *due is then when to ask again (UINT64_MAX: nothing waits). */
+/* A message, or the piece of `taken` bytes of one, whose time has come; NULL where none has, *due is then when to ask
+ * again (UINT64_MAX: nothing waits). */
 struct flow_item *pace_take(struct pace *p, uint64_t now, uint64_t *due);
 bool pace_waits(const struct pace *p);
 /* Takes out what matches, also what has begun; the link is then free as if that never had. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Flows on a capped link between two fabrics in one process: shares, a weight changed under load, a flow's own rate,
- * priorities, a flow whose receiver does not post. What is compared are bytes, not times.
+ * priorities, a flow whose receiver does not post, messages of many pieces. What is compared are bytes, not times.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -214,10 +214,53 @@ static void test_abort(void **state) {
                     wait_for(g_a, g_b, &g_loads[0].tx[i].result, 20));
 }
 
+/* Sizes around those of pieces, in one part and in two; too long for the receive; ended on the way. */
+static void test_pieces(void **state) {
+    (void)state;
+    static const size_t sizes[] = {16385, 61439, 61440, 61441, 122880, 200000, (1 << 20) + 13};
+    enum { N = sizeof(sizes) / sizeof(sizes[0]), MOST = (1 << 20) + 13 };
+    static struct tx tx[2 * N];
+    static struct rx rx[2 * N];
+    static uint8_t in[2 * N][MOST];
+    uint8_t *out = malloc(MOST);
+    assert_non_null(out);
+    for (size_t i = 0; i < MOST; i++)
+        out[i] = (uint8_t)(i * 2654435761u >> 21);
+    uint64_t comm = g_comm++;
+    for (unsigned i = 0; i < 2 * N; i++) {
+        memset(in[i], 0, MOST);
+        rx_start(g_b, g_to_a, &rx[i], comm, 0, i, in[i], sizes[i / 2] - (i % 8 == 4));
+        tx_start(g_a, g_to_b, &tx[i], comm, 0, i, out, sizes[i / 2]);
+    }
+    for (unsigned i = 0; i < 2 * N; i++) {
+        assert_true(wait_for(g_a, g_b, &rx[i].result, 20) && wait_for(g_a, g_b, &tx[i].result, 20));
+        assert_int_equal(tx[i].result, zipcclSuccess);
+        assert_int_equal(rx[i].result, i % 8 == 4 ? zipcclLimitExceeded : zipcclSuccess);
+        assert_int_equal(rx[i].recv.header.count, sizes[i / 2]);
+        assert_true(i % 8 == 4 || (rx[i].recv.bytes == sizes[i / 2] && memcmp(in[i], out, sizes[i / 2]) == 0));
+    }
+    struct fabric_share share = {1, FLOW_NORMAL, 10000000};
+    struct fabric_flow *slow = fabric_ucx.flow_open(g_a, &share);
+    zipcclResult_t never = PENDING;
+    assert_non_null(slow);
+    memset(in[0], 0, MOST);
+    rx_start(g_b, g_to_a, &rx[0], comm, 0, 99, in[0], MOST);
+    tx_start_flow(g_a, g_to_b, &tx[0], comm, 0, 99, out, MOST, slow);
+    assert_false(wait_for(g_a, g_b, &never, 0.2));
+    assert_true(tx[0].result == PENDING && rx[0].result == PENDING);
+    fabric_ucx.abort(g_a, comm);
+    fabric_ucx.abort(g_b, comm);
+    assert_true(wait_for(g_a, g_b, &tx[0].result, 20) && tx[0].result == zipcclAborted);
+    assert_true(wait_for(g_a, g_b, &rx[0].result, 20) && rx[0].result == zipcclAborted);
+    assert_memory_equal(in[0], out, 61440);
+    fabric_ucx.flow_close(g_a, slow);
+    free(out);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights), cmocka_unit_test(test_priority), cmocka_unit_test(test_rate),
-        cmocka_unit_test(test_stalled), cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_stalled), cmocka_unit_test(test_abort),    cmocka_unit_test(test_pieces),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

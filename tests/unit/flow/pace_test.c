@@ -133,6 +133,52 @@ static void take(struct flow_item *item, void *to) {
     free(item);
 }
 
+/* An item in pieces leaves piece by piece, in turn with others, and is removed once. */
+static void test_pieces(void **state) {
+    (void)state;
+    struct pace p;
+    struct flow flows[2];
+    uint64_t due, now = 0, sent[2] = {0};
+    unsigned taken = 0;
+    struct flow_item whole = {.bytes = 1000, .piece = 300};
+    pace_init(&p, 8000000); /* 1 us a byte */
+    flow_init(&flows[0]);
+    flow_init(&flows[1]);
+    pace_add(&p, &flows[0], FLOW_BULK, &whole);
+    static const uint64_t sizes[] = {300, 300, 300, 100};
+    for (unsigned i = 0; i < 4; i++) {
+        assert_null(pace_take(&p, now, &due));
+        assert_int_equal(due, now + sizes[i] * 1000);
+        now = due;
+        assert_ptr_equal(pace_take(&p, now, &due), &whole);
+        assert_int_equal(whole.taken, sizes[i]);
+        assert_true(flow_item_waits(&whole) == (i < 3));
+    }
+    assert_false(pace_waits(&p));
+    /* Weights hold between messages of any length; pieces of a flow stay in order. */
+    struct flow_item *items[2];
+    flow_set(&p.sched, &flows[0], 3, FLOW_NORMAL, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        items[i] = calloc(1, sizeof **items);
+        *items[i] = (struct flow_item){.bytes = 4 << 20, .piece = 60 << 10};
+        pace_add(&p, &flows[i], FLOW_BULK, items[i]);
+    }
+    while (sent[0] + sent[1] < 4 << 20) {
+        struct flow_item *item = pace_take(&p, now, &due);
+        if (item)
+            sent[item->flow - flows] += item->taken;
+        else
+            now = due;
+    }
+    double ratio = (double)sent[0] / (double)sent[1];
+    assert_true(ratio > 2.85 && ratio < 3.15);
+    assert_null(pace_take(&p, now, &due)); /* one is on the link, and waits, too */
+    pace_remove(&p, of_flow, &flows[0], take, &taken);
+    pace_remove(&p, of_flow, &flows[1], take, &taken);
+    assert_int_equal(taken, 2);
+    assert_false(pace_waits(&p));
+}
+
 static void test_changes(void **state) {
     (void)state;
     struct pace p;
@@ -164,10 +210,8 @@ static void test_changes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rates),
-        cmocka_unit_test(test_rate_alone),
-        cmocka_unit_test(test_small),
-        cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_rates),   cmocka_unit_test(test_rate_alone), cmocka_unit_test(test_small),
+        cmocka_unit_test(test_changes), cmocka_unit_test(test_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
