@@ -20,6 +20,14 @@ static bool tell(struct fabric *f, struct fabric_flow *flow, enum ucx_kind kind,
     return true;
 }
 
+static void list_add(struct fabric *f, struct fabric_flow *flow) {
+    flow->next = f->flows;
+    flow->prev = &f->flows;
+    if (flow->next)
+        flow->next->prev = &flow->next;
+    f->flows = flow;
+}
+
 static void list_del(struct fabric_flow *flow) {
     *flow->prev = flow->next;
     if (flow->next)
@@ -35,11 +43,7 @@ struct fabric_flow *ucx_flow_open(struct fabric *f, const struct fabric_share *s
         free(flow);
         return NULL;
     }
-    flow->next = f->flows;
-    flow->prev = &f->flows;
-    if (flow->next)
-        flow->next->prev = &flow->next;
-    f->flows = flow;
+    list_add(f, flow);
     return flow;
 }
 
@@ -50,8 +54,9 @@ void ucx_flow_set(struct fabric *f, struct fabric_flow *flow, const struct fabri
 static void end_idle(struct fabric *f, struct fabric_flow *flow) {
     if (!flow->closed || flow->sends > 0)
         return;
-    if (tell(f, flow, UCX_FLOW_END, NULL)) /* else it stays until the fabric ends */
-        list_del(flow);
+    list_del(flow); /* before: it may be gone afterwards */
+    if (!tell(f, flow, UCX_FLOW_END, NULL))
+        list_add(f, flow); /* stays until the fabric ends */
 }
 
 void ucx_flow_close(struct fabric *f, struct fabric_flow *flow) {
