@@ -135,6 +135,7 @@ static void ucx_close(struct fabric *f) {
             free(link);
     }
     ucx_flow_free_all(f);
+    ucx_piece_free_all(f);
     while (f->peers) {
         struct fabric_peer *peer = f->peers;
         f->peers = peer->next;

@@ -151,6 +151,7 @@ struct fabric {
     struct ucx_comm *first_dead, *last_dead;
     unsigned ndead;
     struct fabric_peer *live;
+    struct ucx_piece *spare;
     struct ucx_early *early; /* hellos of sides that this one has not been told to connect to yet */
     unsigned nearly;
     bool some_failed, some_wait;
@@ -222,6 +223,7 @@ void ucx_close_endpoints(struct fabric_peer *peer);
 void ucx_drop_early(struct fabric *f);
 
 /* ucx_piece.c */
+void ucx_piece_free_all(struct fabric *f);
 void ucx_piece_issue(struct fabric *f, struct fabric_send *send);
 /* What is left of it goes no more: ends when UCX has nothing of it. */
 void ucx_piece_drop(struct fabric *f, struct fabric_send *send, zipcclResult_t result);

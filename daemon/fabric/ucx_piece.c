@@ -17,11 +17,30 @@ struct piece_header {
 };
 
 /* While UCX has it: headers and lists have to stay where they are. */
-struct piece {
+struct ucx_piece {
+    struct ucx_piece *next; /* of the spare ones */
     struct fabric_send *send;
     struct piece_header header;
     ucp_dt_iov_t iov[2];
 };
+
+/* NULL: no memory. It is returned to the spare ones. */
+static struct ucx_piece *piece_get(struct fabric *f) {
+    if (!f->spare)
+        f->spare = calloc(1, sizeof(*f->spare));
+    struct ucx_piece *piece = f->spare;
+    if (piece)
+        f->spare = piece->next;
+    return piece;
+}
+
+void ucx_piece_free_all(struct fabric *f) {
+    while (f->spare) {
+        struct ucx_piece *piece = f->spare;
+        f->spare = piece->next;
+        free(piece);
+    }
+}
 
 static void end_if_idle(struct fabric *f, struct fabric_send *send) {
     struct ucx_send *s = ucx_send_of(send);
@@ -33,16 +52,18 @@ static void end_if_idle(struct fabric *f, struct fabric_send *send) {
 }
 
 static void piece_sent(void *request, ucs_status_t status, void *user_data) {
-    struct piece *piece = user_data;
+    struct ucx_piece *piece = user_data;
     struct fabric_send *send = piece->send;
     struct ucx_send *s = ucx_send_of(send);
+    struct fabric *f = send->peer->fabric;
     if (request)
         ucp_request_free(request);
-    free(piece);
+    piece->next = f->spare;
+    f->spare = piece;
     s->pieces--;
     if (status != UCS_OK && s->result == zipcclSuccess)
         s->result = zipcclRemoteError;
-    end_if_idle(send->peer->fabric, send);
+    end_if_idle(f, send);
 }
 
 /* The part [offset, offset + bytes) of a message's one or two parts; how many it lies in. */
@@ -59,7 +80,7 @@ static unsigned cut(const struct fabric_send *send, uint64_t offset, uint64_t by
     return n;
 }
 
-static void issue(struct fabric_send *send, struct piece *piece, uint64_t bytes) {
+static void issue(struct fabric_send *send, struct ucx_piece *piece, uint64_t bytes) {
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                                                  UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_DATATYPE,
                                  .flags = UCP_AM_SEND_FLAG_EAGER,
@@ -83,18 +104,18 @@ static void issue(struct fabric_send *send, struct piece *piece, uint64_t bytes)
 void ucx_piece_issue(struct fabric *f, struct fabric_send *send) {
     struct ucx_send *s = ucx_send_of(send);
     uint64_t total = ucx_send_bytes(send), offset = total - s->item.bytes - s->item.taken;
-    struct piece *piece = NULL;
+    struct ucx_piece *piece = NULL;
     s->waits = flow_item_waits(&s->item);
     if (s->result == zipcclSuccess && atomic_load(&send->peer->failed))
         s->result = zipcclRemoteError;
-    if (s->result == zipcclSuccess && !(piece = malloc(sizeof(*piece))))
+    if (s->result == zipcclSuccess && !(piece = piece_get(f)))
         s->result = zipcclOutOfMemory;
     if (!piece) {
         end_if_idle(f, send);
         return;
     }
     s->pieces++;
-    *piece = (struct piece){.send = send, .header = {send->header, offset, total}};
+    *piece = (struct ucx_piece){.send = send, .header = {send->header, offset, total}};
     issue(send, piece, s->item.taken);
 }
 
