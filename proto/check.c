@@ -147,6 +147,10 @@ bool message_check(unsigned type, const ProtobufCMessage *message, const char **
         else if (((const Zipccl__AdminDrain *)m)->timeout_ms > MAX_DRAIN_MS)
             *why = "the time-out is longer than a day";
         break;
+    case WIRE_ADMIN_JOB:
+        if (!name_ok(((const Zipccl__AdminJob *)m)->job) || !name_ok(((const Zipccl__AdminJob *)m)->priority))
+            *why = "the job's name or priority is too long or not printable";
+        break;
     case WIRE_PEER_HELLO:
         *why = check_peer_hello(m);
         break;

@@ -54,6 +54,8 @@ const ProtobufCMessageDescriptor *message_descriptor(unsigned type) {
         return &zipccl__admin_drain__descriptor;
     case WIRE_ADMIN_REPLY:
         return &zipccl__admin_reply__descriptor;
+    case WIRE_ADMIN_JOB:
+        return &zipccl__admin_job__descriptor;
     case WIRE_PEER_HELLO:
         return &zipccl__peer__peer_hello__descriptor;
     case WIRE_PEER_JOIN:

@@ -46,6 +46,7 @@
     X(WIRE_ADMIN_RELOAD, 33, "empty")                                                                                  \
     X(WIRE_ADMIN_DRAIN, 34, "AdminDrain")                                                                              \
     X(WIRE_ADMIN_REPLY, 35, "AdminReply")                                                                              \
+    X(WIRE_ADMIN_JOB, 36, "AdminJob")                                                                                  \
     X(WIRE_PEER_HELLO, 40, "PeerHello") /* daemon to daemon; both send it first, once they know each other */          \
     X(WIRE_PEER_JOIN, 41, "PeerJoin")                                                                                  \
     X(WIRE_PEER_TABLE, 42, "PeerTable")                                                                                \

@@ -48,10 +48,13 @@ static json_t *status_json(const Zipccl__Status *s, const char *socket) {
     json_t *jobs = json_array(), *comms = json_array(), *peers = json_array();
     for (size_t i = 0; i < s->n_jobs; i++) {
         const Zipccl__JobStatus *j = s->jobs[i];
-        (void)json_array_append_new(jobs, json_pack("{s:o, s:I, s:o, s:I, s:I, s:I}", "job", output_text(j->job), "uid",
-                                                    (json_int_t)j->uid, "user", output_text(j->user), "sessions",
-                                                    (json_int_t)j->sessions, "comms", (json_int_t)j->comms,
-                                                    "registered_bytes", (json_int_t)j->registered_bytes));
+        (void)json_array_append_new(
+            jobs, json_pack("{s:o, s:I, s:o, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I}", "job", output_text(j->job),
+                            "uid", (json_int_t)j->uid, "user", output_text(j->user), "sessions",
+                            (json_int_t)j->sessions, "comms", (json_int_t)j->comms, "registered_bytes",
+                            (json_int_t)j->registered_bytes, "weight", (json_int_t)j->weight, "priority",
+                            output_text(j->priority), "rate_bits", (json_int_t)j->rate_bits, "queued_bytes",
+                            (json_int_t)j->queued_bytes, "sent_bytes", (json_int_t)j->sent_bytes));
     }
     for (size_t i = 0; i < s->n_comms; i++) {
         const Zipccl__CommStatus *c = s->comms[i];
@@ -88,11 +91,12 @@ static void head(struct table *t, const char *const *names) {
 }
 
 static void print_jobs(const Zipccl__Status *s) {
-    struct table *t = table_new("llrrr");
+    struct table *t = table_new("llrrrrlrrr");
     char bytes[UNITS_TEXT];
     if (!t)
         return;
-    head(t, (const char *const[]){"job", "user", "sessions", "communicators", "registered", NULL});
+    head(t, (const char *const[]){"job", "user", "sessions", "communicators", "registered", "weight", "priority",
+                                  "rate", "queued", "sent", NULL});
     for (size_t i = 0; i < s->n_jobs; i++) {
         const Zipccl__JobStatus *j = s->jobs[i];
         table_cell(t, "%s", j->job);
@@ -100,6 +104,11 @@ static void print_jobs(const Zipccl__Status *s) {
         table_cell(t, "%u", j->sessions);
         table_cell(t, "%u", j->comms);
         table_cell(t, "%s", units_bytes(bytes, j->registered_bytes));
+        table_cell(t, "%u", j->weight);
+        table_cell(t, "%s", j->priority);
+        table_cell(t, "%s", j->rate_bits ? units_rate(bytes, j->rate_bits) : "none");
+        table_cell(t, "%s", units_bytes(bytes, j->queued_bytes));
+        table_cell(t, "%s", units_bytes(bytes, j->sent_bytes));
     }
     printf("\nJobs:\n");
     table_print(t, stdout, 2);

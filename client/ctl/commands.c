@@ -64,6 +64,7 @@ static const struct ctl_option drain_options[] = {
 
 static const struct ctl_option plain_options[] = {OPTION_SOCKET, OPTION_JSON, OPTION_END};
 static const struct ctl_option check_options[] = {OPTION_JSON, OPTION_END};
+static const struct ctl_option job_options[] = {OPTION_SOCKET, OPTION_JSON, OPTION_END};
 
 static const struct ctl_option analyze_options[] = {
     {"dtype", "TYPE", NULL, "type of raw values: bf16, fp16, fp32, e4m3...; else by extension, else bf16", false},
@@ -189,6 +190,14 @@ const struct ctl_command ctl_commands[] = {
      drain_options, ctl_drain_node},
     {"drain job", "JOB", true, "The same for one job.",
      "For root and the daemon's own user. It ends with the job's last session.", drain_options, ctl_drain_job},
+    {"job", "NAME set KEY=VALUE...", true, "Changes how a job shares this node with others, at once.",
+     "  weight=N      1 to 1000: jobs that wait for the link, or for workers, get it in this ratio\n"
+     "  priority=P    high, normal or low: the higher first; a lower one that waits gets one byte in 16 at least\n"
+     "  rate=RATE     as 200mbit, what the job may send a second from this node; 0 or none: no cap\n\n"
+     "For root and the user of zipccld. On the link weight and priority take effect where that has a rate "
+     "(link_rate).\n"
+     "Other nodes have shares of their own. What a job has now: zipcclctl status.",
+     job_options, ctl_job},
     {"analyze", "FILE...", true, "How well tensors compress: every codec, bit for bit.",
      "Codes each tensor with every codec in chunks of 4 MiB, decodes it and compares the bits.\n"
      "Files are raw little-endian values (.bf16 .f16 .f32 .e4m3 .e5m2) or .safetensors.\n\n"

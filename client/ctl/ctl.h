@@ -93,6 +93,7 @@ enum ctl_exit ctl_log_level(const struct ctl_args *args);
 enum ctl_exit ctl_reload(const struct ctl_args *args);
 enum ctl_exit ctl_drain_node(const struct ctl_args *args);
 enum ctl_exit ctl_drain_job(const struct ctl_args *args);
+enum ctl_exit ctl_job(const struct ctl_args *args);
 enum ctl_exit ctl_analyze(const struct ctl_args *args);
 enum ctl_exit ctl_bench_codec(const struct ctl_args *args);
 enum ctl_exit ctl_bench_collective(const struct ctl_args *args);

@@ -169,6 +169,21 @@ zipcclResult_t admin_drain(struct admin *admin, const char *job, uint64_t timeou
     return r;
 }
 
+zipcclResult_t admin_job_set(struct admin *admin, const char *job, uint32_t weight, const char *priority,
+                             const uint64_t *rate_bits, Zipccl__AdminReply **done) {
+    Zipccl__AdminJob request = ZIPCCL__ADMIN_JOB__INIT;
+    ProtobufCMessage *reply;
+    request.job = (char *)(uintptr_t)job;
+    request.weight = weight;
+    if (priority)
+        request.priority = (char *)(uintptr_t)priority;
+    request.set_rate = rate_bits != NULL;
+    request.rate_bits = rate_bits ? *rate_bits : 0;
+    zipcclResult_t r = ask(admin, WIRE_ADMIN_JOB, &request.base, WIRE_ADMIN_REPLY, &reply);
+    *done = (Zipccl__AdminReply *)reply;
+    return r;
+}
+
 bool admin_peer(const struct admin *admin, pid_t *pid, uid_t *uid) {
     struct ucred cred;
     socklen_t size = sizeof cred;

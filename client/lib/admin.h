@@ -39,11 +39,16 @@ ZIPCCL_MUST_CHECK zipcclResult_t admin_log_level(struct admin *admin, const char
 ZIPCCL_MUST_CHECK zipcclResult_t admin_reload(struct admin *admin, Zipccl__AdminReply **done);
 ZIPCCL_MUST_CHECK zipcclResult_t admin_drain(struct admin *admin, const char *job, uint64_t timeout_ms, bool cancel,
                                              Zipccl__AdminReply **done);
+/* How a job shares the node; weight 0, priority NULL, rate_bits NULL: as it is. */
+ZIPCCL_MUST_CHECK zipcclResult_t admin_job_set(struct admin *admin, const char *job, uint32_t weight,
+                                               const char *priority, const uint64_t *rate_bits,
+                                               Zipccl__AdminReply **done);
 
 /* Who serves the socket, as the kernel says; pid 0: it is in another PID namespace. False: not connected. */
 bool admin_peer(const struct admin *admin, pid_t *pid, uid_t *uid);
 /* ZIPCCL_VERSION_CODE of the daemon; 0: not connected. */
 unsigned admin_version(const struct admin *admin);
+
 /* Why the last call failed, for people; never NULL, admin NULL included. */
 const char *admin_why(const struct admin *admin);
 /* The socket that it speaks to, and the daemon's name for its node ("" before the hello). */

@@ -4,7 +4,7 @@ _zipcclctl() {
     local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} second='' options=''
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
-        mapfile -t COMPREPLY < <(compgen -W 'status stats decisions top flight events jobs config doctor log reload drain analyze bench simulate --help --version' -- "$word")
+        mapfile -t COMPREPLY < <(compgen -W 'status stats decisions top flight events jobs config doctor log reload drain job analyze bench simulate --help --version' -- "$word")
         return
     fi
     case $command in
@@ -35,6 +35,7 @@ _zipcclctl() {
     'reload') options='--socket --json --help' ;;
     'drain node') options='--socket --timeout --cancel --json --help' ;;
     'drain job') options='--socket --timeout --cancel --json --help' ;;
+    'job') options='--socket --json --help' ;;
     'analyze') options='--dtype --link-gbps --json --help' ;;
     'bench codec') options='--size --codec --isa --dtype --min-time --no-peers --json --help' ;;
     'bench collective') options='--op --nodes --ranks-per-node --size --link-rate --dtype --file --codec --redop --arm --rows --phases --imbalance --peer --switcher --iters --warmup --set --timeout --json --help' ;;

@@ -23,7 +23,7 @@ static void reply(struct session *s, uint32_t id, char **lines, size_t n) {
     session_send_message(s, WIRE_ADMIN_REPLY, id, &m.base);
 }
 
-static void reply_text(struct session *s, uint32_t id, const char *text) {
+void admin_reply_text(struct session *s, uint32_t id, const char *text) {
     char line[DAEMON_TEXT], *lines[] = {line};
     snprintf(line, sizeof line, "%s", text);
     reply(s, id, lines, 1);
@@ -41,7 +41,7 @@ static void admin_log(struct session *s, uint32_t id, const ProtobufCMessage *me
              d->config.log_level);
     snprintf(d->config.log_level, sizeof d->config.log_level, "%s", level);
     events_add(d->events, EVENT_LOG_LEVEL, NULL, 0, "%s, by uid %u", text, s->uid);
-    reply_text(s, id, text);
+    admin_reply_text(s, id, text);
 }
 
 static void admin_reload(struct session *s, uint32_t id, const ProtobufCMessage *message) {
@@ -51,7 +51,7 @@ static void admin_reload(struct session *s, uint32_t id, const ProtobufCMessage 
     snprintf(why, sizeof why, "reload by uid %u", s->uid);
     if (daemon_reload(s->daemon, why, &report)) {
         if (report.count == 0)
-            reply_text(s, id, "nothing has changed");
+            admin_reply_text(s, id, "nothing has changed");
         else
             reply(s, id, report.lines, report.count);
     } else {
@@ -63,32 +63,33 @@ static void admin_reload(struct session *s, uint32_t id, const ProtobufCMessage 
     config_errors_free(&report);
 }
 
+struct job *admin_job_find(struct session *s, uint32_t id, const char *name) {
+    list_for_each(l, &s->daemon->jobs) {
+        struct job *job = list_entry(l, struct job, link);
+        if (strcmp(job->name, name) == 0)
+            return job;
+    }
+    session_error(s, id, zipcclInvalidArgument, "node %s serves no job '%s'; zipcclctl jobs lists them",
+                  s->daemon->config.node_name, name);
+    return NULL;
+}
+
 static void admin_drain(struct session *s, uint32_t id, const ProtobufCMessage *message) {
     const Zipccl__AdminDrain *m = (const Zipccl__AdminDrain *)message;
     struct daemon *d = s->daemon;
     struct job *job = NULL;
     char text[DAEMON_TEXT];
-    list_for_each(l, &d->jobs) {
-        struct job *j = list_entry(l, struct job, link);
-        if (strcmp(j->name, m->job) == 0)
-            job = j;
-    }
-    if (m->job[0] != '\0' && job == NULL) {
-        session_error(s, id, zipcclInvalidArgument, "node %s serves no job '%s'; zipcclctl jobs lists them",
-                      d->config.node_name, m->job);
+    if (m->job[0] != '\0' && (job = admin_job_find(s, id, m->job)) == NULL)
         return;
-    }
-    if (m->job[0] == '\0')
-        job = NULL;
     if (d->draining) {
         session_error(s, id, zipcclInvalidUsage, "zipccld on node %s is shutting down", d->config.node_name);
     } else if (!m->cancel) {
         drain_begin(d, job, m->timeout_ms);
         snprintf(text, sizeof text, "%.300s takes no new operations", job != NULL ? job->name : d->config.node_name);
-        reply_text(s, id, text);
+        admin_reply_text(s, id, text);
     } else if (drain_cancel(d, job)) {
         snprintf(text, sizeof text, "%.300s takes work again", job != NULL ? job->name : d->config.node_name);
-        reply_text(s, id, text);
+        admin_reply_text(s, id, text);
     } else {
         session_error(s, id, zipcclInvalidUsage, "%s is not being drained",
                       job != NULL ? job->name : d->config.node_name);
@@ -99,6 +100,7 @@ const struct admin_command admin_commands[] = {
     {WIRE_ADMIN_LOG, "log level", "changes what is logged", admin_log},
     {WIRE_ADMIN_RELOAD, "reload", "reads the configuration again", admin_reload},
     {WIRE_ADMIN_DRAIN, "drain", "takes no new operations of the node or of a job", admin_drain},
+    {WIRE_ADMIN_JOB, "job set", "changes how a job shares the node", admin_job},
 };
 const size_t admin_num_commands = sizeof admin_commands / sizeof admin_commands[0];
 

@@ -12,6 +12,7 @@
 
 #include "proto/message.h"
 
+struct job;
 struct session;
 
 struct admin_command {
@@ -22,6 +23,13 @@ struct admin_command {
 };
 extern const struct admin_command admin_commands[];
 extern const size_t admin_num_commands;
+
+/* Answers with one line of text. */
+void admin_reply_text(struct session *s, uint32_t id, const char *text);
+/* NULL: this node serves no such job; the client has been told. */
+struct job *admin_job_find(struct session *s, uint32_t id, const char *name);
+/* The row of "job set", in admin_job.c. */
+void admin_job(struct session *s, uint32_t id, const ProtobufCMessage *m);
 
 /* The row of a frame type; NULL: it is no admin request. */
 const struct admin_command *admin_find(uint16_t type);

@@ -34,6 +34,14 @@ void buffer_register(struct session *s, const struct frame *f, uint64_t bytes) {
                       bytes, s->buffer_bytes, d->config.max_buffer_bytes);
         return;
     }
+    uint64_t user = job_usage(d, s->uid).buffer_bytes;
+    if (bytes > d->config.max_buffer_bytes_per_user || user > d->config.max_buffer_bytes_per_user - bytes) {
+        session_error(s, f->id, zipcclLimitExceeded,
+                      "buffer of %" PRIu64 " bytes: user %u has %" PRIu64 " of %" PRIu64
+                      " bytes registered (max_buffer_bytes_per_user)",
+                      bytes, s->uid, user, d->config.max_buffer_bytes_per_user);
+        return;
+    }
     struct buffer *b = calloc(1, sizeof *b);
     if (b == NULL) {
         session_error(s, f->id, zipcclOutOfMemory, "no memory for a buffer");

@@ -154,6 +154,7 @@ void comm_connect_apply(struct comm *c, const Zipccl__Peer__PeerTable *m) {
         comm_fail(c, NULL, rc, "node %s cannot set up the communicator: %s", d->config.node_name, result_string(rc));
         return;
     }
+    exec_comm_set_flow(c->exec, c->job->flow, c->job->workers);
     if (c->nnodes == 1) {
         join_ready(c, 0, 0);
         return;

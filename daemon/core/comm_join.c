@@ -85,6 +85,15 @@ static struct comm *comm_root_get(struct daemon *d, uint64_t key, uint64_t nonce
                      d->config.node_name, d->ncomms);
             return NULL;
         }
+        uint32_t of_user = job_usage(d, id->job->uid).comms;
+        if (of_user >= d->config.max_comms_per_user) {
+            *result = zipcclLimitExceeded;
+            snprintf(why, size,
+                     "user %u has %u communicators on node %s, the most that are allowed "
+                     "(max_comms_per_user)",
+                     id->job->uid, of_user, d->config.node_name);
+            return NULL;
+        }
         c = comm_new(d, key, nonce, id->job, nranks, true);
         if (c == NULL) {
             *result = zipcclOutOfMemory;
@@ -353,6 +362,13 @@ void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
             session_error(s, reply, zipcclLimitExceeded,
                           "node %s has %u communicators, the most that are allowed (max_comms)", d->config.node_name,
                           d->ncomms);
+            return;
+        }
+        uint32_t of_user = job_usage(d, s->uid).comms;
+        if (c == NULL && of_user >= d->config.max_comms_per_user) {
+            session_error(s, reply, zipcclLimitExceeded,
+                          "user %u has %u communicators on node %s, the most that are allowed (max_comms_per_user)",
+                          s->uid, of_user, d->config.node_name);
             return;
         }
         if (c == NULL && (c = comm_new(d, id.key, id.nonce, s->job, m->nranks, false)) != NULL) {

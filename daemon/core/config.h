@@ -53,11 +53,17 @@ struct config {
     uint64_t peer_timeout;
     uint64_t drain_timeout;
     char log_level[16];
+    uint64_t job_weight;
+    char job_priority[16];
+    uint64_t job_rate; /* bits a second */
     uint64_t max_sessions;
     uint64_t max_sessions_per_user;
     uint64_t max_jobs;
+    uint64_t max_jobs_per_user;
     uint64_t max_comms;
+    uint64_t max_comms_per_user;
     uint64_t max_buffer_bytes;
+    uint64_t max_buffer_bytes_per_user;
 };
 
 enum config_type {

@@ -7,6 +7,7 @@
 #include "daemon/core/config.h"
 #include "daemon/core/log.h"
 #include "daemon/core/units.h"
+#include "daemon/flow/flow.h"
 #include "proto/spin.h"
 
 #define FIELD(name) offsetof(struct config, name), sizeof(((struct config *)0)->name)
@@ -19,6 +20,8 @@ static const char *const config_auths[] = {"auto", "key", "none", NULL};
 static const char *const config_codecs[] = {"auto", "raw", "top7", "tier", NULL};
 static const char *const config_arms[] = {"auto", "hierarchical", "flat", "ring", NULL};
 static const char *const config_phases[] = {"stream", "two", "sizes", NULL};
+
+static const char *const config_priorities[] = {"high", "normal", "low", NULL};
 
 /* name, type, default, min, max, allowed, field, reload, doc */
 const struct config_key config_keys[] = {
@@ -98,14 +101,26 @@ const struct config_key config_keys[] = {
     {"drain_timeout", CONFIG_DURATION, "10s", 0, DAY, NULL, FIELD(drain_timeout), true,
      "How long running operations may take to end after SIGTERM."},
     {"log_level", CONFIG_CHOICE, "info", 0, 0, log_level_names, FIELD(log_level), true, "What is logged."},
+    {"job_weight", CONFIG_UINT, "1", 1, FLOW_MAX_WEIGHT, NULL, FIELD(job_weight), true,
+     "Share of a job that begins: jobs that wait for the link, or for workers, get it in the ratio of their weights.\n"
+     "zipcclctl job changes one that runs. On the link it takes effect where that has a rate."},
+    {"job_priority", CONFIG_CHOICE, "normal", 0, 0, config_priorities, FIELD(job_priority), true,
+     "Of a job that begins. A higher one goes first; a lower one that waits gets one byte in 16 at least."},
+    {"job_rate", CONFIG_RATE, "0", 0, 100000000000000ull, NULL, FIELD(job_rate), true,
+     "Greatest rate at which a job that begins may send from this node. 0: not capped. Else 8 kbit/s or more."},
     {"max_sessions", CONFIG_UINT, "1024", 1, 100000, NULL, FIELD(max_sessions), true, "Client connections."},
     {"max_sessions_per_user", CONFIG_UINT, "512", 1, 100000, NULL, FIELD(max_sessions_per_user), true,
      "Client connections of one user."},
     {"max_jobs", CONFIG_UINT, "256", 1, 100000, NULL, FIELD(max_jobs), true, "Jobs that have sessions."},
+    {"max_jobs_per_user", CONFIG_UINT, "256", 1, 100000, NULL, FIELD(max_jobs_per_user), true, "Jobs of one user."},
     {"max_comms", CONFIG_UINT, "1024", 1, 100000, NULL, FIELD(max_comms), true,
      "Communicators, those still joining included."},
+    {"max_comms_per_user", CONFIG_UINT, "1024", 1, 100000, NULL, FIELD(max_comms_per_user), true,
+     "Communicators of one user's jobs."},
     {"max_buffer_bytes", CONFIG_SIZE, "64GiB", 4096, 1ull << 50, NULL, FIELD(max_buffer_bytes), true,
      "Memory that one session may register."},
+    {"max_buffer_bytes_per_user", CONFIG_SIZE, "1TiB", 4096, 1ull << 50, NULL, FIELD(max_buffer_bytes_per_user), true,
+     "Memory that all sessions of one user may register together."},
 };
 const size_t config_num_keys = sizeof config_keys / sizeof config_keys[0];
 _Static_assert(sizeof config_keys / sizeof config_keys[0] <= CONFIG_MAX_KEYS, "too many keys");

@@ -19,6 +19,7 @@
 #include "daemon/core/peer.h"
 #include "daemon/core/privileges.h"
 #include "daemon/core/session.h"
+#include "daemon/slice.h"
 #include "kernels/codec.h"
 #include "proto/op.h"
 #include "zipccl.h"
@@ -338,6 +339,7 @@ unstarted:
  * came soon before. */
 void daemon_run(struct daemon *d) {
     uint64_t now = daemon_now_ns(), served_ns = 0;
+    slice_set(SLICE_SHORT_NS);
     while (!d->stopping) {
         uint64_t bound = d->config.busy_poll * 1000;
         bool look = now - served_ns < bound && spin_worth(&d->spin, bound, now);

@@ -24,7 +24,8 @@
     X(PEER_LOST, "peer-lost")                                                                                          \
     X(RELOAD, "reload")                                                                                                \
     X(LOG_LEVEL, "log-level")                                                                                          \
-    X(DRAIN, "drain")
+    X(DRAIN, "drain")                                                                                                  \
+    X(JOB_SHARE, "job-share")
 
 enum event_kind {
 #define EVENT_ENUM(name, text) EVENT_##name,

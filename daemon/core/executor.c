@@ -88,6 +88,11 @@ zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t n
     return zipcclSuccess;
 }
 
+void exec_comm_set_flow(struct exec_comm *c, struct fabric_flow *link, struct device_flow *workers) {
+    c->link = link;
+    c->workers = workers;
+}
+
 void exec_comm_free(struct exec_comm *comm) {
     if (!comm)
         return;

@@ -47,6 +47,9 @@ ZIPCCL_MUST_CHECK zipcclResult_t exec_comm_new(struct executor *executor, uint64
 /* No exec_op may be left. Makes the fabric forget the communicator. Does not disconnect peers. */
 void exec_comm_free(struct exec_comm *comm);
 
+/* Whose share of the link and of the workers the communicator uses; NULL: the default one's. They outlive it. */
+void exec_comm_set_flow(struct exec_comm *comm, struct fabric_flow *link, struct device_flow *workers);
+
 /* What an operation did, for statistics. */
 struct exec_result {
     zipcclResult_t result;

@@ -87,6 +87,8 @@ struct exec_comm {
     struct plan_topology topology;
     uint32_t *rank_node;
     struct fabric_peer **peers;
+    struct fabric_flow *link;
+    struct device_flow *workers;
     struct exec_entry *entries;
     uint32_t nentries;
     bool aborted;

@@ -78,8 +78,13 @@ static void copy_pair(struct pair pair) {
     size_t bytes = exec_count(to, st) * exec_item_of(pair.recv)->value_bytes;
     const uint8_t *src = bytes ? exec_values(pair.send->op, exec_step_of(pair.send)->src) : NULL;
     uint8_t *dst = bytes ? exec_values(to, st->dst) : NULL;
-    pair.recv->job = (struct device_job){
-        .work = DEVICE_COPY, .src = src, .dst = dst, .count = bytes, .done = pair_done, .arg = pair.send};
+    pair.recv->job = (struct device_job){.work = DEVICE_COPY,
+                                         .src = src,
+                                         .dst = dst,
+                                         .count = bytes,
+                                         .done = pair_done,
+                                         .arg = pair.send,
+                                         .flow = to->comm->workers};
     if (src == dst || config->device_ops->submit(config->device, &pair.recv->job))
         finish_pair(pair.recv);
 }

@@ -46,6 +46,7 @@ static void post_send(struct exec_work *work, uint64_t hash, bool has_hash) {
     uint64_t count = exec_count(op, st);
     memset(send, 0, sizeof(*send));
     send->peer = op->comm->peers[st->peer];
+    send->flow = op->comm->link;
     send->header = exec_header(op, st);
     send->header.flags |= has_hash ? HEADER_HAS_HASH : 0;
     send->header.hash = hash;

@@ -83,6 +83,7 @@ bool exec_work_submit(struct exec_work *work, void (*done)(struct device_job *))
     const struct executor_config *config = &work->op->comm->executor->config;
     work->job.done = done;
     work->job.arg = work;
+    work->job.flow = work->op->comm->workers;
     return config->device_ops->submit(config->device, &work->job);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Jobs: whose they are, and what they hold.
+ * Jobs: whose they are, what they hold, and how they share the node.
  */
 #include <inttypes.h>
 #include <pwd.h>
@@ -36,6 +36,67 @@ static void job_lookup_done(uv_work_t *work, int status) {
     free(l);
 }
 
+static const char *const job_priorities[FLOW_PRIORITIES] = {"high", "normal", "low"};
+
+bool job_parse_priority(const char *name, uint32_t *priority) {
+    for (uint32_t i = 0; i < FLOW_PRIORITIES; i++) {
+        if (strcmp(name, job_priorities[i]) == 0) {
+            *priority = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *job_priority_name(uint32_t priority) {
+    return job_priorities[priority < FLOW_PRIORITIES ? priority : FLOW_NORMAL];
+}
+
+void job_share(struct job *job) {
+    struct daemon *d = job->daemon;
+    enum flow_priority priority = (enum flow_priority)job->priority;
+    struct fabric_share share = {job->weight, priority, job->rate_bits};
+    if (job->flow != NULL)
+        d->fabric_ops->flow_set(d->fabric, job->flow, &share);
+    if (job->workers != NULL)
+        d->device_ops->flow_set(d->device, job->workers, job->weight, priority);
+}
+
+/* Where memory is out the job shares as the default does. */
+static void job_open_flows(struct daemon *d, struct job *job) {
+    job->weight = (uint32_t)d->config.job_weight;
+    job->rate_bits = d->config.job_rate;
+    if (!job_parse_priority(d->config.job_priority, &job->priority))
+        job->priority = FLOW_NORMAL;
+    enum flow_priority priority = (enum flow_priority)job->priority;
+    struct fabric_share share = {job->weight, priority, job->rate_bits};
+    if (d->fabric_ops != NULL)
+        job->flow = d->fabric_ops->flow_open(d->fabric, &share);
+    if (d->device_ops != NULL && d->device_ops->flow_open != NULL)
+        job->workers = d->device_ops->flow_open(d->device, job->weight, priority);
+}
+
+static void job_close_flows(struct job *job) {
+    struct daemon *d = job->daemon;
+    if (job->flow != NULL)
+        d->fabric_ops->flow_close(d->fabric, job->flow);
+    if (job->workers != NULL)
+        d->device_ops->flow_close(d->device, job->workers);
+}
+
+struct job_usage job_usage(const struct daemon *d, uid_t uid) {
+    struct job_usage usage = {0};
+    list_for_each(l, &d->jobs) {
+        const struct job *job = list_entry(l, struct job, link);
+        if (job->uid != uid)
+            continue;
+        usage.jobs++;
+        usage.comms += job->ncomms;
+        usage.buffer_bytes += job->registered_bytes;
+    }
+    return usage;
+}
+
 void job_ref(struct job *job) {
     job->refs++;
 }
@@ -47,6 +108,7 @@ void job_put(struct job *job) {
     job->daemon->njobs--;
     stats_job_end(&job->daemon->stats, job->stats);
     events_add(job->daemon->events, EVENT_JOB_END, job->name, 0, "uid %u", job->uid);
+    job_close_flows(job);
     log_debug("job ends (job=%s uid=%u)", job->name, job->uid);
     free(job);
 }
@@ -73,6 +135,11 @@ zipcclResult_t job_get(struct daemon *d, const char *name, uid_t uid, struct job
         snprintf(why, why_size, "this daemon has %u jobs, the most that are allowed (max_jobs)", d->njobs);
         return zipcclLimitExceeded;
     }
+    struct job_usage usage = job_usage(d, uid);
+    if (usage.jobs >= d->config.max_jobs_per_user) {
+        snprintf(why, why_size, "user %u has %u jobs, the most that are allowed (max_jobs_per_user)", uid, usage.jobs);
+        return zipcclLimitExceeded;
+    }
     struct job *job = calloc(1, sizeof *job);
     struct job_lookup *lookup = calloc(1, sizeof *lookup);
     struct stats_job *stats = job != NULL && lookup != NULL ? stats_job_begin(&d->stats, name, uid) : NULL;
@@ -91,6 +158,7 @@ zipcclResult_t job_get(struct daemon *d, const char *name, uid_t uid, struct job
     list_add_tail(&d->jobs, &job->link);
     d->njobs++;
     events_add(d->events, EVENT_JOB_BEGIN, name, 0, "uid %u", uid);
+    job_open_flows(d, job);
     log_info("job begins (job=%s uid=%u)", job->name, uid);
     lookup->job = job;
     lookup->uid = uid;

@@ -93,6 +93,7 @@ static void requests_message(struct session *s, const struct frame *f, const Pro
         break;
     case WIRE_ADMIN_LOG:
     case WIRE_ADMIN_DRAIN:
+    case WIRE_ADMIN_JOB:
         admin_run(admin_find(f->type), s, f->id, m);
         break;
     default:
@@ -150,6 +151,7 @@ bool requests_handle(struct session *s, const struct frame *f) {
     case WIRE_EVENTS:
     case WIRE_ADMIN_LOG:
     case WIRE_ADMIN_DRAIN:
+    case WIRE_ADMIN_JOB:
         break;
     default:
         d->stats.counters[STATS_frames_bad]++;

@@ -28,6 +28,8 @@
 #define SESSION_MAX_JOB_NAME 127u
 
 struct daemon;
+struct device_flow;
+struct fabric_flow;
 struct stats_job;
 
 struct job {
@@ -41,6 +43,11 @@ struct job {
     uint64_t registered_bytes;
     struct stats_job *stats;
     struct drain drain;
+    /* its share, and what carries that out; NULL: the default's */
+    uint32_t weight, priority; /* enum flow_priority */
+    uint64_t rate_bits;
+    struct fabric_flow *flow;
+    struct device_flow *workers;
 };
 
 enum session_state { SESSION_HELLO, SESSION_OPEN, SESSION_DEAD };
@@ -86,6 +93,16 @@ ZIPCCL_MUST_CHECK zipcclResult_t job_get(struct daemon *d, const char *name, uid
                                          size_t why_size);
 void job_ref(struct job *job);
 void job_put(struct job *job);
+/* Applies weight, priority and rate_bits, at once. */
+void job_share(struct job *job);
+bool job_parse_priority(const char *name, uint32_t *priority);
+const char *job_priority_name(uint32_t priority);
+/* What a user's jobs have together on this node. */
+struct job_usage {
+    uint32_t jobs, comms;
+    uint64_t buffer_bytes;
+};
+struct job_usage job_usage(const struct daemon *d, uid_t uid);
 
 /* Requests other than collectives (requests.c). False: the session has to end, an error was sent. */
 bool requests_handle(struct session *s, const struct frame *f);

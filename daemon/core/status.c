@@ -107,6 +107,11 @@ static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
         j->comms = job->ncomms;
         j->registered_bytes = job->registered_bytes;
         j->state = (char *)drain_state(d, job);
+        j->weight = job->weight;
+        j->priority = (char *)job_priority_name(job->priority);
+        j->rate_bits = job->rate_bits;
+        if (job->flow != NULL && d->fabric_ops != NULL)
+            d->fabric_ops->flow_bytes(job->flow, &j->queued_bytes, &j->sent_bytes);
         m->jobs[m->n_jobs++] = j;
     }
     list_for_each(l, &d->comms) {

@@ -12,10 +12,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/flow/flow.h"
 #include "daemon/heartbeat.h"
 #include "zipccl_types.h"
 
-struct device; /* opened by device_open, freed by close */
+struct device;      /* opened by device_open, freed by close */
+struct device_flow; /* the work of one job of clients, as it shares the workers with others */
 
 /* Memory of a client, mapped here. Owned by the device until release. */
 struct device_memory {
@@ -62,7 +64,9 @@ struct device_job {
     uint64_t ns;                    /* worker time */
     void (*done)(struct device_job *job);
     void *arg;
-    struct device_job *next; /* the device's own */
+    struct device_flow *flow; /* NULL: the default one, weight 1 */
+    struct device_job *next;  /* the device's own, as internal */
+    uint64_t internal[6];
 };
 
 struct device_config {
@@ -84,6 +88,11 @@ struct device_ops {
     void (*free)(struct device *device, void *ptr, size_t bytes);
     /* True: done already (job->result is set, done is not called). False: done will be called by poll. */
     bool (*submit)(struct device *device, struct device_job *job);
+    /* Shares of the workers: by weight among flows of a priority. NULL: no memory. A flow is closed when no job of it
+     * is left or, later, ends by itself with its last one. */
+    struct device_flow *(*flow_open)(struct device *device, uint32_t weight, enum flow_priority priority);
+    void (*flow_set)(struct device *device, struct device_flow *flow, uint32_t weight, enum flow_priority priority);
+    void (*flow_close)(struct device *device, struct device_flow *flow);
     int (*fd)(const struct device *device);
     void (*poll)(struct device *device);
     /* For status: "host: 2 workers, avx512". */

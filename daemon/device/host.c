@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host device: worker threads, their queue, and the way of finished jobs back to the loop.
+ * The host device: worker threads, and the way of finished jobs back to the loop. What waits: host_queue.c.
  *
- * Codec jobs go before copies, for a link may wait for them; after a run of them one copy has its turn, so that copies
- * do not starve. Workers are woken one at a time, each wakes the next while work is left; the loop's eventfd is
- * written only when the list of finished jobs was empty.
+ * Workers are woken one at a time, each wakes the next while work is left; the loop's eventfd is written only when the
+ * list of finished jobs was empty.
  */
 #include "daemon/device/host.h"
 
@@ -18,11 +17,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "daemon/slice.h"
 #include "kernels/codec.h"
 
 #define MAX_WORKERS     64u
 #define DEFAULT_WORKERS 4u
-#define CODEC_RUN       8u /* codec jobs in a row while a copy waits */
 
 struct queue {
     struct device_job *head, **tail;
@@ -42,8 +41,7 @@ struct device {
 
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    struct queue codec, copy; /* under lock, as all below */
-    unsigned codec_run;
+    struct host_queue waiting; /* under lock, as all below */
     unsigned idle;
     bool stop;
 
@@ -66,25 +64,6 @@ static void queue_push(struct queue *q, struct device_job *job) {
     q->tail = &job->next;
 }
 
-static struct device_job *queue_pop(struct queue *q) {
-    struct device_job *job = q->head;
-    if (job) {
-        q->head = job->next;
-        if (!q->head)
-            q->tail = &q->head;
-    }
-    return job;
-}
-
-/* Under lock. */
-static struct device_job *take(struct device *d) {
-    struct queue *q = &d->codec;
-    if (!q->head || (d->copy.head && d->codec_run >= CODEC_RUN))
-        q = &d->copy;
-    d->codec_run = q == &d->codec ? d->codec_run + 1 : 0;
-    return queue_pop(q);
-}
-
 static void give_back(struct device *d, struct device_job *job) {
     pthread_mutex_lock(&d->done_lock);
     bool first = !d->done.head;
@@ -102,11 +81,12 @@ static void give_back(struct device *d, struct device_job *job) {
 static void *worker_main(void *arg) {
     struct worker *self = arg;
     struct device *d = self->device;
+    slice_set(SLICE_LONG_NS);
     pthread_mutex_lock(&d->lock);
     for (;;) {
-        struct device_job *job = take(d);
+        struct device_job *job = host_queue_take(&d->waiting);
         if (job) {
-            if (d->idle > 0 && (d->codec.head || d->copy.head))
+            if (d->idle > 0 && host_queue_waits(&d->waiting))
                 pthread_cond_signal(&d->wake);
             pthread_mutex_unlock(&d->lock);
             heartbeat_work(&self->heartbeat);
@@ -144,6 +124,7 @@ static void host_close(struct device *d) {
     for (unsigned i = 0; i < MAX_WORKERS; i++)
         host_scratch_free(&d->workers[i].scratch);
     host_scratch_free(&d->inline_scratch);
+    host_queue_free(&d->waiting);
     host_pool_drain(&d->pool);
     if (d->event_fd >= 0)
         close(d->event_fd);
@@ -159,14 +140,12 @@ static zipcclResult_t host_open(const struct device_config *config, struct devic
     if (!d)
         return zipcclOutOfMemory;
     d->config = *config;
-    queue_init(&d->codec);
-    queue_init(&d->copy);
     queue_init(&d->done);
     pthread_mutex_init(&d->lock, NULL);
     pthread_mutex_init(&d->done_lock, NULL);
     pthread_cond_init(&d->wake, NULL);
     d->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (d->event_fd < 0 || !host_scratch_init(&d->inline_scratch))
+    if (d->event_fd < 0 || !host_queue_init(&d->waiting) || !host_scratch_init(&d->inline_scratch))
         goto fail;
     unsigned want = config->workers, cpus = online_cpus();
     if (want == 0)
@@ -211,13 +190,32 @@ static bool host_submit(struct device *d, struct device_job *job) {
         return true;
     }
     pthread_mutex_lock(&d->lock);
-    bool was_empty = !d->codec.head && !d->copy.head;
-    queue_push(job->work == DEVICE_COPY ? &d->copy : &d->codec, job);
+    bool was_empty = !host_queue_waits(&d->waiting);
+    host_queue_push(&d->waiting, job);
     /* Where work waits already, a worker is awake or on its way, and it wakes the next. */
     if (d->idle > 0 && was_empty)
         pthread_cond_signal(&d->wake);
     pthread_mutex_unlock(&d->lock);
     return false;
+}
+
+static struct device_flow *host_flow_open(struct device *d, uint32_t weight, enum flow_priority priority) {
+    pthread_mutex_lock(&d->lock);
+    struct device_flow *flow = host_queue_flow(&d->waiting, weight, priority);
+    pthread_mutex_unlock(&d->lock);
+    return flow;
+}
+
+static void host_flow_set(struct device *d, struct device_flow *flow, uint32_t weight, enum flow_priority priority) {
+    pthread_mutex_lock(&d->lock);
+    host_queue_set(&d->waiting, flow, weight, priority);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void host_flow_close(struct device *d, struct device_flow *flow) {
+    pthread_mutex_lock(&d->lock);
+    host_queue_close(&d->waiting, flow);
+    pthread_mutex_unlock(&d->lock);
 }
 
 static int host_fd(const struct device *d) {
@@ -257,6 +255,9 @@ const struct device_ops device_host = {
     .alloc = host_alloc,
     .free = host_free,
     .submit = host_submit,
+    .flow_open = host_flow_open,
+    .flow_set = host_flow_set,
+    .flow_close = host_flow_close,
     .fd = host_fd,
     .poll = host_poll,
     .describe = host_describe,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the host device: its memory (host_memory.c), the work itself (host_work.c, host_reduce.c), threads and queues
- * (host.c).
+ * Inside the host device: its memory (host_memory.c), the work itself (host_work.c, host_reduce.c), threads (host.c),
+ * what waits for them (host_queue.c).
  */
 #ifndef ZIPCCL_DAEMON_DEVICE_HOST_H
 #define ZIPCCL_DAEMON_DEVICE_HOST_H
@@ -19,6 +19,23 @@ struct host_pool {
     struct host_block *free[HOST_SIZE_CLASSES];
     size_t kept_bytes;
 };
+
+/* What waits for a worker; under the device's lock. */
+struct host_queue {
+    struct flow_sched codec, copy;
+    unsigned codec_run;                   /* codec jobs in a row while a copy waited */
+    unsigned small_run;                   /* small jobs in a row while a large one waited */
+    struct device_flow *flows, *fallback; /* all that are open; the one of jobs that name none */
+};
+
+bool host_queue_init(struct host_queue *q); /* false: no memory */
+void host_queue_free(struct host_queue *q);
+void host_queue_push(struct host_queue *q, struct device_job *job);
+struct device_job *host_queue_take(struct host_queue *q);
+bool host_queue_waits(const struct host_queue *q);
+struct device_flow *host_queue_flow(struct host_queue *q, uint32_t weight, enum flow_priority priority);
+void host_queue_set(struct host_queue *q, struct device_flow *flow, uint32_t weight, enum flow_priority priority);
+void host_queue_close(struct host_queue *q, struct device_flow *flow);
 
 ZIPCCL_MUST_CHECK zipcclResult_t host_import(struct device *device, int fd, size_t bytes, struct device_memory *out,
                                              const char **why);

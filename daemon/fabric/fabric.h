@@ -13,11 +13,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/flow/flow.h"
 #include "daemon/heartbeat.h"
 #include "zipccl_types.h"
 
 struct fabric;
 struct fabric_peer; /* an endpoint, ref-counted by connect/disconnect pairs */
+struct fabric_flow; /* the sends of one job, as they share the link with others */
 
 /* Travels in front of every message. comm, node, channel, seq and tag match sends to receives. 64 bytes, little
  * endian. */
@@ -54,15 +56,25 @@ struct fabric_iov {
     size_t bytes;
 };
 
-/* A send. Owned by the caller; buffers stay untouched until done runs. Paced by the link rate. */
+/* How a flow shares the link: weights count among those of a priority. Effective where the link, or the flow, has a
+ * rate: without one nothing waits here. */
+struct fabric_share {
+    uint32_t weight;
+    enum flow_priority priority;
+    uint64_t rate_bits; /* 0: the link's alone */
+};
+
+/* A send. Owned by the caller; buffers stay untouched until done runs. Paced by the link rate: it counts when its
+ * receiver is ready for it. */
 struct fabric_send {
     struct fabric_peer *peer;
+    struct fabric_flow *flow; /* NULL: the default one, weight 1 */
     struct fabric_header header;
     struct fabric_iov iov[2];
     unsigned niov;
     void (*done)(struct fabric_send *send, zipcclResult_t result);
     void *arg;
-    void *internal[8];
+    void *internal[10];
 };
 
 /* A receive. done gets success with header and bytes set, zipcclLimitExceeded (header set too) where the message is
@@ -104,6 +116,12 @@ struct fabric_ops {
     /* comm is over: forget it (messages that still come are dropped). */
     void (*forget)(struct fabric *fabric, uint64_t comm);
     void (*set_link_rate)(struct fabric *fabric, uint64_t bits);
+    /* NULL: no memory. Changes take effect at once. After close a flow is forgotten as soon as its sends are done. */
+    struct fabric_flow *(*flow_open)(struct fabric *fabric, const struct fabric_share *share);
+    void (*flow_set)(struct fabric *fabric, struct fabric_flow *flow, const struct fabric_share *share);
+    void (*flow_close)(struct fabric *fabric, struct fabric_flow *flow);
+    /* Bytes of sends that are not done, and of those that are. */
+    void (*flow_bytes)(const struct fabric_flow *flow, uint64_t *queued, uint64_t *sent);
     int (*fd)(const struct fabric *fabric);
     void (*poll)(struct fabric *fabric);
     void (*describe)(const struct fabric *fabric, char *text, size_t size);

@@ -89,6 +89,12 @@ static zipcclResult_t open_worker(struct fabric *f, const struct fabric_config *
     ucp_am_handler_param_t hello = message;
     hello.id = UCX_AM_HELLO;
     hello.cb = ucx_on_hello;
+    ucp_am_handler_param_t ask = message;
+    ask.id = UCX_AM_ASK;
+    ask.cb = ucx_on_ask;
+    ucp_am_handler_param_t piece = message;
+    piece.id = UCX_AM_PIECE;
+    piece.cb = ucx_on_piece;
     *why = "UCX cannot set up its worker";
     if (ucp_worker_create(f->context, &wp, &f->worker) != UCS_OK) {
         f->worker = NULL;
@@ -96,6 +102,8 @@ static zipcclResult_t open_worker(struct fabric *f, const struct fabric_config *
     }
     if (ucp_worker_set_am_recv_handler(f->worker, &message) != UCS_OK ||
         ucp_worker_set_am_recv_handler(f->worker, &hello) != UCS_OK ||
+        ucp_worker_set_am_recv_handler(f->worker, &ask) != UCS_OK ||
+        ucp_worker_set_am_recv_handler(f->worker, &piece) != UCS_OK ||
         ucp_worker_get_efd(f->worker, &f->ucx_fd) != UCS_OK ||
         ucp_worker_get_address(f->worker, &f->address, &f->address_bytes) != UCS_OK)
         return zipcclSystemError;
@@ -121,9 +129,13 @@ static void ucx_close(struct fabric *f) {
     /* Of what is still queued only orders are ours. */
     struct ucx_link *link;
     while ((link = ucx_queue_pop(&f->orders))) {
+        if (link->kind == UCX_FLOW_END)
+            free(((struct ucx_order *)(void *)link)->owner);
         if (link->kind != UCX_SEND && link->kind != UCX_RECV)
             free(link);
     }
+    ucx_flow_free_all(f);
+    ucx_piece_free_all(f);
     while (f->peers) {
         struct fabric_peer *peer = f->peers;
         f->peers = peer->next;
@@ -150,7 +162,8 @@ static zipcclResult_t ucx_open(const struct fabric_config *config, struct fabric
     ucx_queue_init(&f->orders);
     ucx_queue_init(&f->done);
     ucx_queue_init(&f->finished);
-    ucx_pace_init(&f->pace, config->link_rate_bits);
+    pace_init(&f->pace, config->link_rate_bits);
+    flow_init(&f->flow);
     pthread_mutex_init(&f->order_lock, NULL);
     pthread_mutex_init(&f->done_lock, NULL);
     snprintf(f->describe, sizeof(f->describe), "ucx %s: %s", ucp_get_version_string(),
@@ -180,7 +193,7 @@ fail:
     return result;
 }
 
-static void order(struct fabric *f, struct ucx_link *link, enum ucx_kind kind) {
+void ucx_order_push(struct fabric *f, struct ucx_link *link, enum ucx_kind kind) {
     link->kind = kind;
     pthread_mutex_lock(&f->order_lock);
     ucx_queue_push(&f->orders, link);
@@ -194,7 +207,7 @@ static zipcclResult_t order_value(struct fabric *f, enum ucx_kind kind, uint64_t
     if (!o)
         return zipcclOutOfMemory;
     o->value = value;
-    order(f, &o->link, kind);
+    ucx_order_push(f, &o->link, kind);
     return zipcclSuccess;
 }
 
@@ -204,7 +217,7 @@ static zipcclResult_t order_peer(struct fabric *f, enum ucx_kind kind, struct fa
         return zipcclOutOfMemory;
     o->peer = peer;
     memcpy(o->token, token, sizeof(o->token));
-    order(f, &o->link, kind);
+    ucx_order_push(f, &o->link, kind);
     return zipcclSuccess;
 }
 
@@ -255,11 +268,12 @@ static void ucx_disconnect(struct fabric *f, struct fabric_peer *peer) {
 }
 
 static void ucx_send(struct fabric *f, struct fabric_send *send) {
-    order(f, &ucx_send_of(send)->link, UCX_SEND);
+    ucx_flow_begin(send);
+    ucx_order_push(f, &ucx_send_of(send)->link, UCX_SEND);
 }
 
 static void ucx_recv(struct fabric *f, struct fabric_recv *recv) {
-    order(f, ucx_recv_link(recv), UCX_RECV);
+    ucx_order_push(f, ucx_recv_link(recv), UCX_RECV);
 }
 
 /* Also forget: a communicator that is over has nothing left to abort, and late messages are dropped alike. */
@@ -290,6 +304,7 @@ static void ucx_poll(struct fabric *f) {
         zipcclResult_t result = (zipcclResult_t)link->result;
         if (link->kind == UCX_SEND) {
             struct fabric_send *send = ucx_send_from(link);
+            ucx_flow_end(f, send->flow, ucx_send_bytes(send), result == zipcclSuccess);
             send->done(send, result);
         } else {
             struct fabric_recv *recv = ucx_recv_from(link);
@@ -324,6 +339,10 @@ const struct fabric_ops fabric_ucx = {
     .abort = ucx_abort,
     .forget = ucx_abort,
     .set_link_rate = ucx_set_link_rate,
+    .flow_open = ucx_flow_open,
+    .flow_set = ucx_flow_set,
+    .flow_close = ucx_flow_close,
+    .flow_bytes = ucx_flow_bytes,
     .fd = ucx_get_fd,
     .poll = ucx_poll,
     .describe = ucx_describe,

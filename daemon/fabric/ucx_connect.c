@@ -49,6 +49,7 @@ static ucp_ep_h open_endpoint(struct fabric *f, struct fabric_peer *peer) {
 static void open_endpoints(struct fabric *f, struct fabric_peer *peer) {
     struct ucx_link *link;
     struct ucx_queue pending = peer->pending;
+    uint64_t now = ucx_now();
     if (!pending.head)
         ucx_queue_init(&pending);
     ucx_queue_init(&peer->pending);
@@ -63,7 +64,7 @@ static void open_endpoints(struct fabric *f, struct fabric_peer *peer) {
         if (c && c->dead)
             ucx_finish(f, link, zipcclAborted);
         else
-            ucx_issue(f, send);
+            ucx_pace_send(f, send, now);
     }
 }
 

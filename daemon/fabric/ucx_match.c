@@ -113,13 +113,11 @@ static bool deliver(struct fabric *f, struct fabric_recv *recv, const struct fab
     return false;
 }
 
-static struct fabric_recv *take_posted(struct ucx_comm *c, const struct fabric_header *h) {
+struct ucx_link **ucx_find_posted(struct ucx_comm *c, const struct fabric_header *h) {
     for (struct ucx_link **p = &c->posted[bucket(h->node, h->channel, h->seq, h->tag)]; *p; p = &(*p)->next) {
-        struct fabric_recv *recv = ucx_recv_from(*p);
-        if (recv->node == h->node && recv->channel == h->channel && recv->seq == h->seq && recv->tag == h->tag) {
-            *p = (*p)->next;
-            return recv;
-        }
+        const struct fabric_recv *recv = ucx_recv_from(*p);
+        if (recv->node == h->node && recv->channel == h->channel && recv->seq == h->seq && recv->tag == h->tag)
+            return p;
     }
     return NULL;
 }
@@ -177,6 +175,65 @@ static struct ucx_comm *admit_strange(struct fabric *f, uint64_t key, size_t byt
     return c;
 }
 
+/* The communicator that a message is of; bytes: what it takes while it waits. NULL: the message is dropped. */
+static struct ucx_comm *comm_of(struct fabric *f, uint64_t key, size_t bytes) {
+    struct ucx_comm *c = ucx_comm_find(f, key);
+    return !c || c->strange ? admit_strange(f, key, bytes) : c;
+}
+
+static void allowed(void *request, ucs_status_t status, size_t bytes, void *user_data) {
+    (void)status; /* a peer that is gone is noticed by its receives */
+    (void)bytes;
+    (void)user_data;
+    ucp_request_free(request);
+}
+
+/* Answers a question. */
+static void allow(struct fabric *f, void *desc, size_t bytes) {
+    static char nowhere[8];
+    ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK, .cb.recv_am = allowed};
+    if (bytes > sizeof(nowhere)) {
+        ucp_am_data_release(f->worker, desc);
+        return;
+    }
+    (void)ucp_am_recv_data_nbx(f->worker, desc, nowhere, bytes, &param);
+}
+
+static void hold(struct ucx_comm *c, struct ucx_held *held) {
+    /* At the end: the older are asked for first. */
+    const struct fabric_header *h = &held->header;
+    struct ucx_held **p = &c->held[bucket(h->node, h->channel, h->seq, h->tag)];
+    while (*p)
+        p = &(*p)->next;
+    *p = held;
+}
+
+ucs_status_t ucx_on_ask(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                        const ucp_am_recv_param_t *param) {
+    struct fabric *f = arg;
+    struct fabric_header h;
+    if (header_bytes != sizeof(h) || !(param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV))
+        return UCS_OK; /* answers it: the message comes, and is dropped where it has to be */
+    memcpy(&h, header, sizeof(h));
+    struct ucx_comm *c = comm_of(f, h.comm, sizeof(struct ucx_held) + RENDEZVOUS_BYTES);
+    if (!c || c->dead)
+        return UCS_OK;
+    if (ucx_find_posted(c, &h)) {
+        allow(f, data, bytes);
+        return UCS_INPROGRESS;
+    }
+    struct ucx_held *held = malloc(sizeof(*held));
+    if (!held) {
+        ucx_kill_comm(f, h.comm);
+        return UCS_OK;
+    }
+    *held = (struct ucx_held){.header = h, .data = data, .bytes = bytes, .rendezvous = true, .ask = true};
+    if (c->strange)
+        f->strange_bytes += held_size(held);
+    hold(c, held);
+    return UCS_INPROGRESS;
+}
+
 ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                             const ucp_am_recv_param_t *param) {
     struct fabric *f = arg;
@@ -185,14 +242,15 @@ ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, 
     if (header_bytes != sizeof(h))
         return UCS_OK; /* dropped */
     memcpy(&h, header, sizeof(h));
-    struct ucx_comm *c = ucx_comm_find(f, h.comm);
-    if (!c || c->strange)
-        c = admit_strange(f, h.comm, sizeof(struct ucx_held) + (rendezvous ? RENDEZVOUS_BYTES : bytes));
+    struct ucx_comm *c = comm_of(f, h.comm, sizeof(struct ucx_held) + (rendezvous ? RENDEZVOUS_BYTES : bytes));
     if (!c || c->dead)
         return UCS_OK;
-    struct fabric_recv *recv = take_posted(c, &h);
-    if (recv)
+    struct ucx_link **posted = ucx_find_posted(c, &h);
+    if (posted) {
+        struct fabric_recv *recv = ucx_recv_from(*posted);
+        *posted = (*posted)->next;
         return deliver(f, recv, &h, data, bytes, rendezvous) ? UCS_INPROGRESS : UCS_OK;
+    }
     struct ucx_held *held = malloc(sizeof(*held) + (rendezvous ? 0 : bytes));
     if (!held || (!rendezvous && c->held_bytes + bytes > MAX_HELD_BYTES)) {
         free(held);
@@ -208,11 +266,7 @@ ucs_status_t ucx_on_message(void *arg, const void *header, size_t header_bytes, 
             memcpy(held->data, data, bytes);
         c->held_bytes += bytes;
     }
-    /* At the end: the older are asked for first. */
-    struct ucx_held **p = &c->held[bucket(h.node, h.channel, h.seq, h.tag)];
-    while (*p)
-        p = &(*p)->next;
-    *p = held;
+    hold(c, held);
     return rendezvous ? UCS_INPROGRESS : UCS_OK;
 }
 
@@ -224,14 +278,20 @@ void ucx_post(struct fabric *f, struct fabric_recv *recv) {
     }
     unsigned b = bucket(recv->node, recv->channel, recv->seq, recv->tag);
     bool gone = atomic_load(&recv->peer->failed);
-    for (struct ucx_held **p = &c->held[b]; *p; p = &(*p)->next) {
+    for (struct ucx_held **p = &c->held[b], **next; *p; p = next) {
         struct ucx_held *held = *p;
+        next = &held->next;
         if (held->header.node != recv->node || held->header.channel != recv->channel || held->header.seq != recv->seq ||
             held->header.tag != recv->tag)
             continue;
         if (gone && held->rendezvous)
             break; /* its data went with the peer */
         *p = held->next;
+        if (held->ask) {
+            allow(f, held->data, held->bytes);
+            free(held);
+            break; /* the message itself comes later */
+        }
         if (!held->rendezvous)
             c->held_bytes -= held->bytes;
         if (deliver(f, recv, &held->header, held->data, held->bytes, held->rendezvous))
@@ -245,6 +305,7 @@ void ucx_post(struct fabric *f, struct fabric_recv *recv) {
         return;
     }
     struct ucx_link **p = &c->posted[b], *link = ucx_recv_link(recv);
+    ucx_recv_of(recv)->got = 0;
     while (*p)
         p = &(*p)->next;
     link->next = NULL;
@@ -253,12 +314,7 @@ void ucx_post(struct fabric *f, struct fabric_recv *recv) {
 
 void ucx_kill_comm(struct fabric *f, uint64_t key) {
     struct ucx_comm *c = ucx_comm_get(f, key);
-    struct ucx_queue waiting;
-    struct ucx_link *link;
-    ucx_queue_init(&waiting);
-    ucx_pace_remove(&f->pace, NULL, key, &waiting);
-    while ((link = ucx_queue_pop(&waiting)))
-        ucx_finish(f, link, zipcclAborted);
+    ucx_pace_end(f, NULL, key, zipcclAborted);
     if (!c || c->dead)
         return;
     c->dead = true;

@@ -1,77 +1,134 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The link clock: a message leaves when the link, at its rate, would have put its last byte on the wire.
+ * Sends that wait for the link: first, where they are large, for their receiver, then for their time.
  *
- * The clock moves by wire times, not by when the thread woke, so lateness does not add up. Large messages go in order.
- * Small ones have a clock of their own, so that they do not wait behind large ones; the time that they take is added to
- * the clock of the large, so that the sum keeps to the rate.
+ * What is charged to the link must be what can go. A large message goes by rendezvous, so it would take its time on the
+ * link although its receiver has posted nothing. So, under a rate, its header goes ahead as a question, by rendezvous:
+ * the receiver takes that when it has a matching receive, and only then does the message queue. Questions overlap with
+ * what is being sent; their way is given back, up to CREDIT_NS, so that an idle link loses no time by them.
  */
 #include "daemon/fabric/ucx.h"
 
 #define HEADER_BYTES sizeof(struct fabric_header)
+#define CREDIT_NS    1000000u
+#define PIECE_BYTES  (60u << 10) /* with headers less than a segment of UCX's TCP */
+#define MOST_AT_ONCE 4u          /* messages and pieces that are late, before others have their turn */
 
-void ucx_pace_set(struct ucx_pace *pace, uint64_t bits) {
-    pace->ns_per_byte = bits ? 8e9 / (double)bits : 0.0;
+static struct flow *flow_of(struct fabric *f, const struct fabric_send *send) {
+    return send->flow ? &send->flow->flow : &f->flow;
 }
 
-void ucx_pace_init(struct ucx_pace *pace, uint64_t bits) {
-    *pace = (struct ucx_pace){0};
-    ucx_queue_init(&pace->large);
-    ucx_queue_init(&pace->small);
-    ucx_pace_set(pace, bits);
-}
-
-void ucx_pace_add(struct ucx_pace *pace, struct fabric_send *send, uint64_t now) {
+static void queue(struct fabric *f, struct fabric_send *send) {
     struct ucx_send *s = ucx_send_of(send);
-    s->queued_ns = now;
-    ucx_queue_push(ucx_send_bytes(send) <= UCX_SMALL_BYTES ? &pace->small : &pace->large, &s->link);
+    size_t bytes = ucx_send_bytes(send);
+    bool pieces = bytes > UCX_SMALL_BYTES;
+    s->item.bytes = pieces ? bytes : bytes + HEADER_BYTES;
+    s->item.piece = pieces ? PIECE_BYTES : 0;
+    s->waits = pieces;
+    s->pieces = 0;
+    s->result = zipcclSuccess;
+    pace_add(&f->pace, flow_of(f, send), bytes <= FLOW_SMALL_BYTES ? FLOW_SMALL : FLOW_BULK, &s->item);
 }
 
-static uint64_t later(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
-/* When the head of q has left, if the link is free for it at free_at. */
-static uint64_t due_at(const struct ucx_pace *pace, const struct ucx_queue *q, uint64_t free_at, uint64_t *wire) {
-    if (!q->head)
-        return UINT64_MAX;
-    struct fabric_send *send = ucx_send_from(q->head);
-    *wire = (uint64_t)((double)(ucx_send_bytes(send) + HEADER_BYTES) * pace->ns_per_byte);
-    return later(free_at, ucx_send_of(send)->queued_ns) + *wire;
-}
-
-struct fabric_send *ucx_pace_take(struct ucx_pace *pace, uint64_t now, uint64_t *due) {
-    uint64_t wire = 0;
-    uint64_t small = due_at(pace, &pace->small, pace->small_free, &wire);
-    if (small <= now) {
-        struct fabric_send *send = ucx_send_from(ucx_queue_pop(&pace->small));
-        pace->small_free = small;
-        pace->large_free = later(pace->large_free, ucx_send_of(send)->queued_ns) + wire;
-        return send;
+static void answered(void *request, ucs_status_t status, void *user_data) {
+    struct fabric_send *send = user_data;
+    struct fabric *f = send->peer->fabric;
+    struct ucx_send *s = ucx_send_of(send);
+    struct ucx_comm *c = ucx_comm_find(f, send->header.comm);
+    uint64_t now = ucx_now();
+    if (request)
+        ucp_request_free(request);
+    if (status != UCS_OK || atomic_load(&send->peer->failed)) {
+        ucx_finish(f, &s->link, zipcclRemoteError);
+    } else if (c && c->dead) {
+        ucx_finish(f, &s->link, zipcclAborted);
+    } else {
+        if (s->item.ready + CREDIT_NS < now)
+            s->item.ready = now - CREDIT_NS;
+        queue(f, send);
     }
-    uint64_t large = due_at(pace, &pace->large, pace->large_free, &wire);
-    if (large <= now) {
-        pace->large_free = large;
-        return ucx_send_from(ucx_queue_pop(&pace->large));
-    }
-    *due = small < large ? small : large;
-    return NULL;
 }
 
-static void remove_from(struct ucx_queue *q, const struct fabric_peer *peer, uint64_t comm, struct ucx_queue *out) {
-    struct ucx_queue keep;
+static void ask(struct fabric *f, struct fabric_send *send) {
+    static const char byte = 0;
+    ucp_request_param_t param = {.op_attr_mask =
+                                     UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+                                 .flags = UCP_AM_SEND_FLAG_RNDV,
+                                 .cb.send = answered,
+                                 .user_data = send};
+    if (atomic_load(&send->peer->failed)) {
+        ucx_finish(f, &ucx_send_of(send)->link, zipcclRemoteError);
+        return;
+    }
+    ucs_status_ptr_t request = ucp_am_send_nbx(send->peer->small, UCX_AM_ASK, &send->header, sizeof(send->header),
+                                               &byte, sizeof(byte), &param);
+    if (request == NULL || UCS_PTR_IS_ERR(request))
+        answered(NULL, request ? UCS_PTR_STATUS(request) : UCS_OK, send);
+}
+
+void ucx_pace_send(struct fabric *f, struct fabric_send *send, uint64_t now) {
+    if (send->peer->wait_ns) { /* comes again when there are endpoints */
+        ucx_queue_push(&send->peer->pending, &ucx_send_of(send)->link);
+        return;
+    }
+    if (f->pace.sched.ns_per_byte <= 0 && flow_of(f, send)->ns_per_byte <= 0) {
+        ucx_issue(f, send);
+        return;
+    }
+    ucx_send_of(send)->item.ready = now;
+    if (ucx_send_bytes(send) > UCX_SMALL_BYTES)
+        ask(f, send);
+    else
+        queue(f, send);
+}
+
+static struct fabric_send *send_of(const struct flow_item *item) {
+    char *s = (char *)(uintptr_t)item - offsetof(struct ucx_send, item);
+    return ucx_send_from((struct ucx_link *)(void *)s);
+}
+
+bool ucx_pace_run(struct fabric *f, uint64_t *due) {
+    struct flow_item *item;
+    bool any = false;
+    *due = UINT64_MAX;
+    if (!pace_waits(&f->pace))
+        return false;
+    uint64_t now = ucx_now();
+    for (unsigned n = 0; n < MOST_AT_ONCE && (item = pace_take(&f->pace, now, due)); n++) {
+        if (item->piece > 0)
+            ucx_piece_issue(f, send_of(item));
+        else
+            ucx_issue(f, send_of(item));
+        any = true;
+    }
+    return any;
+}
+
+static bool to_peer(const struct flow_item *item, const void *peer) {
+    return send_of(item)->peer == peer;
+}
+
+static bool of_comm(const struct flow_item *item, const void *comm) {
+    return send_of(item)->header.comm == *(const uint64_t *)comm;
+}
+
+static void keep(struct flow_item *item, void *to) {
+    ucx_queue_push(to, &ucx_send_of(send_of(item))->link);
+}
+
+void ucx_pace_end(struct fabric *f, const struct fabric_peer *peer, uint64_t comm, zipcclResult_t result) {
+    struct ucx_queue out;
     struct ucx_link *link;
-    ucx_queue_init(&keep);
-    while ((link = ucx_queue_pop(q))) {
+    ucx_queue_init(&out);
+    if (peer)
+        pace_remove(&f->pace, to_peer, peer, keep, &out);
+    else
+        pace_remove(&f->pace, of_comm, &comm, keep, &out);
+    while ((link = ucx_queue_pop(&out))) {
         struct fabric_send *send = ucx_send_from(link);
-        bool match = peer ? send->peer == peer : send->header.comm == comm;
-        ucx_queue_push(match ? out : &keep, link);
+        if (ucx_send_of(send)->item.piece > 0)
+            ucx_piece_drop(f, send, result);
+        else
+            ucx_finish(f, link, result);
     }
-    while ((link = ucx_queue_pop(&keep)))
-        ucx_queue_push(q, link);
-}
-
-void ucx_pace_remove(struct ucx_pace *pace, const struct fabric_peer *peer, uint64_t comm, struct ucx_queue *out) {
-    remove_from(&pace->large, peer, comm, out);
-    remove_from(&pace->small, peer, comm, out);
 }

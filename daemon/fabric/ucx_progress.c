@@ -14,10 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/slice.h"
+
 #define GATE_EVERY     128u
 #define MAX_GATES      2u
 #define FLUSH_NS       100000000u /* at close: for what is complete but not yet in the socket */
-#define PROGRESS_BURST 64u
+#define PROGRESS_BURST 4u         /* each may carry 64 KiB: what came, and orders, wait no longer */
 #define DRAIN_CALLS    1000u
 
 void ucx_finish(struct fabric *f, struct ucx_link *link, zipcclResult_t result) {
@@ -72,10 +74,6 @@ void ucx_issue(struct fabric *f, struct fabric_send *send) {
         ucx_finish(f, &s->link, zipcclRemoteError);
         return;
     }
-    if (send->peer->wait_ns) {
-        ucx_queue_push(&send->peer->pending, &s->link);
-        return;
-    }
     s->gate = small && bytes > 0 && is_gate(f, send);
     ucp_request_param_t param = {.op_attr_mask =
                                      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
@@ -117,9 +115,9 @@ static void reap_failed(struct fabric *f) {
             ucx_queue_init(&waiting);
         ucx_queue_init(&peer->pending);
         peer->wait_ns = 0;
-        ucx_pace_remove(&f->pace, peer, 0, &waiting);
         while ((link = ucx_queue_pop(&waiting)))
             ucx_finish(f, link, zipcclRemoteError);
+        ucx_pace_end(f, peer, 0, zipcclRemoteError);
         ucx_fail_receives(f, peer);
     }
 }
@@ -128,10 +126,8 @@ static void take_send(struct fabric *f, struct fabric_send *send, uint64_t now) 
     struct ucx_comm *c = ucx_comm_find(f, send->header.comm);
     if (c && c->dead)
         ucx_finish(f, &ucx_send_of(send)->link, zipcclAborted);
-    else if (f->pace.ns_per_byte > 0)
-        ucx_pace_add(&f->pace, send, now);
     else
-        ucx_issue(f, send);
+        ucx_pace_send(f, send, now);
 }
 
 static void run_order(struct fabric *f, struct ucx_order *order) {
@@ -146,7 +142,14 @@ static void run_order(struct fabric *f, struct ucx_order *order) {
         ucx_kill_comm(f, order->value);
         break;
     case UCX_RATE:
-        ucx_pace_set(&f->pace, order->value);
+        pace_set(&f->pace, order->value);
+        break;
+    case UCX_FLOW_SET:
+        flow_set(&f->pace.sched, &order->owner->flow, order->share.weight, order->share.priority,
+                 order->share.rate_bits);
+        break;
+    case UCX_FLOW_END:
+        free(order->owner);
         break;
     default:
         break;
@@ -223,19 +226,15 @@ static void shut_down(struct fabric *f) {
 
 void *ucx_progress_main(void *arg) {
     struct fabric *f = arg;
+    slice_set(SLICE_SHORT_NS);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: the link clock needs precise sleeps */
     for (;;) {
         uint64_t due = UINT64_MAX;
-        struct fabric_send *send;
         heartbeat_work(&f->heartbeat);
         bool orders, busy = run_orders(f);
         for (unsigned i = 0; i < PROGRESS_BURST && ucp_worker_progress(f->worker); i++)
             busy = true;
-        uint64_t now = f->pace.large.head || f->pace.small.head ? ucx_now() : 0;
-        while ((send = ucx_pace_take(&f->pace, now, &due))) {
-            ucx_issue(f, send);
-            busy = true;
-        }
+        busy = ucx_pace_run(f, &due) || busy;
         if (f->some_wait)
             ucx_connect_due(f, &due);
         reap_failed(f);

@@ -18,7 +18,11 @@
 
 #define GUARD 64u
 #define EMPTY 0xee
-#define LIES  600u
+#if defined(__SANITIZE_THREAD__)
+#    define LIES 150u
+#else
+#    define LIES 600u
+#endif
 
 static uint32_t g_seed = 1;
 
@@ -153,11 +157,20 @@ static void drop(const struct world *w) {
     }
 }
 
+/* Races do not depend on values: under the thread sanitizer each count goes with one dtype, once. */
+#if defined(__SANITIZE_THREAD__)
+#    define DTYPE_STEP 4u
+#    define SALTS      1u
+#else
+#    define DTYPE_STEP 1u
+#    define SALTS      3u
+#endif
+
 static void sweep(struct world *w, unsigned salt) {
     static const uint64_t most[] = {0, 1, 31, 1000, 40001, 150001};
     static const zipcclDataType_t dtypes[] = {zipcclBfloat16, zipcclFloat32, zipcclFloat8e4m3, zipcclInt32};
     for (unsigned i = 0; i < 6; i++) {
-        for (unsigned d = 0; d < 4; d++) {
+        for (unsigned d = i % DTYPE_STEP; d < 4; d += DTYPE_STEP) {
             make(w, dtypes[d], (zipcclCodec_t)((i + d + salt) % zipcclNumCodecs), (enum plan_phases)((i + d) % 3),
                  most[i]);
             start_all(w);
@@ -176,7 +189,7 @@ static void sweep_worlds(const struct fabric_ops *ops) {
             continue;
         open_world(&w, ops, worlds[i].nodes, worlds[i].ranks, i % 2 ? 8192 : 1 << 20, 64 << 10, 1 + i % 3, i % 3 == 1);
         g_number = 0;
-        for (unsigned salt = 0; salt < 3; salt++)
+        for (unsigned salt = 0; salt < SALTS; salt++)
             sweep(&w, salt);
         close_world(&w);
     }

@@ -71,6 +71,13 @@ static void run(struct world *w, const struct plan_op *a, bool in_place) {
     release(w, in_place);
 }
 
+/* Races do not depend on values: under the thread sanitizer every third case has to do. */
+#if defined(__SANITIZE_THREAD__)
+#    define CASE_STEP 3u
+#else
+#    define CASE_STEP 1u
+#endif
+
 static void run_all(struct world *w, bool large) {
     static const size_t counts[] = {0, 1, 31, 1000, 40001, 150001};
     static const zipcclDataType_t dtypes[] = {zipcclBfloat16, zipcclFloat32, zipcclFloat8e4m3, zipcclInt64};
@@ -83,7 +90,7 @@ static void run_all(struct world *w, bool large) {
                                         .codec = (zipcclCodec_t)codec,
                                         .count = counts[c],
                                         .root = (c + d) % w->nranks};
-                    if (codec_supports(a.codec, a.dtype))
+                    if (codec_supports(a.codec, a.dtype) && (c + d + codec) % CASE_STEP == 0)
                         run(w, &a, (c + codec) % 2);
                 }
             }

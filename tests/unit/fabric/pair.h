@@ -41,11 +41,12 @@ static inline void rx_done(struct fabric_recv *recv, zipcclResult_t result) {
     ((struct rx *)recv->arg)->result = result;
 }
 
-static inline void tx_start(struct fabric *f, struct fabric_peer *peer, struct tx *t, uint64_t comm, uint32_t node,
-                            uint32_t tag, const void *data, size_t bytes) {
+static inline void tx_start_flow(struct fabric *f, struct fabric_peer *peer, struct tx *t, uint64_t comm, uint32_t node,
+                                 uint32_t tag, const void *data, size_t bytes, struct fabric_flow *flow) {
     memset(t, 0, sizeof(*t));
     t->result = PENDING;
     t->send.peer = peer;
+    t->send.flow = flow;
     t->send.header = (struct fabric_header){.comm = comm, .node = node, .seq = 1, .tag = tag, .count = bytes};
     /* Two parts where there is enough, as coded chunks have. */
     size_t first = bytes > 100 && tag % 2 ? bytes / 3 : bytes;
@@ -55,6 +56,11 @@ static inline void tx_start(struct fabric *f, struct fabric_peer *peer, struct t
     t->send.done = tx_done;
     t->send.arg = t;
     fabric_ucx.send(f, &t->send);
+}
+
+static inline void tx_start(struct fabric *f, struct fabric_peer *peer, struct tx *t, uint64_t comm, uint32_t node,
+                            uint32_t tag, const void *data, size_t bytes) {
+    tx_start_flow(f, peer, t, comm, node, tag, data, bytes, NULL);
 }
 
 static inline void rx_start(struct fabric *f, struct fabric_peer *peer, struct rx *r, uint64_t comm, uint32_t node,

@@ -22,7 +22,8 @@ static struct fabric *new_fabric(void) {
     struct fabric *f = calloc(1, sizeof(*f));
     assert_non_null(f);
     ucx_queue_init(&f->finished);
-    ucx_pace_init(&f->pace, 0);
+    pace_init(&f->pace, 0);
+    flow_init(&f->flow);
     return f;
 }
 
