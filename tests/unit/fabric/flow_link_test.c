@@ -31,8 +31,6 @@ static struct load {
     struct rx rx[DEPTH];
 } g_loads[FLOWS];
 
-static const struct fabric_tokens same_token = {.show = {1, 2, 3}, .expect = {1, 2, 3}};
-
 static int set_up(void **state) {
     (void)state;
     struct fabric_config config = {.link_rate_bits = RATE};
