@@ -45,7 +45,7 @@ tidy: build
 
 clang:
 	config/setup-debian.sh --lint
-	cmake -S . -B build-clang -G Ninja -DCMAKE_C_COMPILER=clang -DZIPCCL_CUDA=off -DZIPCCL_SIMT=off >/dev/null
+	cmake -S . -B build-clang -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=Debug -DZIPCCL_CUDA=off -DZIPCCL_SIMT=off >/dev/null
 	cmake --build build-clang -j $(JOBS)
 
 asan tsan: setup
