@@ -265,7 +265,7 @@ GPU_FN void pad_unit(uint8_t *bytes, uint32_t n, uint32_t t) {
         bytes[n + t] = 0;
 }
 
-/* Codes a block in its place: all lanes have read the values. Escapes first, from bytes that lie for the time being
+/* Codes a block in its place. Escapes first, from bytes that lie for the time being
  * where the body is going to. */
 template <int DTYPE, int CODEC, bool STAGED>
 GPU_FN void code_block(const Values<DTYPE> &v, const Codes<CODEC> &codes, uint32_t n1, uint32_t before, uint8_t *place,
@@ -273,6 +273,7 @@ GPU_FN void code_block(const Values<DTYPE> &v, const Codes<CODEC> &codes, uint32
     using K = Kind<DTYPE>;
     constexpr uint32_t planes = Codes<CODEC>::planes, bytes_at = planes * ZFMT_PLANE;
     constexpr uint32_t bits_at = bytes_at + (STAGED ? K::byte_planes * ZFMT_BLOCK : 0);
+    __syncwarp(); /* all lanes have read the values */
     if (n1) {
         uint8_t *const out = place + Shape<DTYPE, CODEC, STAGED>::escapes;
         *reinterpret_cast<uint4 *>(place + 16 * lane) = make_uint4(codes.d[0], codes.d[1], codes.d[2], codes.d[3]);
