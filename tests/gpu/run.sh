@@ -24,8 +24,8 @@ for f in "$root"/kernels/cpu/*.c; do
     *avx*) case $(uname -m) in x86_64 | amd64) ;; *) continue ;; esac ;;
     esac
     case $f in
-    *avx2*) flags="-mavx2 -mbmi -mbmi2 -mpopcnt" ;;
-    *avx512*) flags="-mavx2 -mbmi -mbmi2 -mpopcnt -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mgfni" ;;
+    *avx2*) flags="-mavx2 -mf16c -mbmi -mbmi2 -mpopcnt" ;;
+    *avx512*) flags="-mavx2 -mf16c -mbmi -mbmi2 -mpopcnt -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mgfni" ;;
     esac
     # shellcheck disable=SC2086
     cc -O2 -ffp-contract=off -D_GNU_SOURCE -std=gnu11 $flags $include -c "$f" -o "$work/$(basename "$f" .c)_cpu.o"
