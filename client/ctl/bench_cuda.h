@@ -16,6 +16,7 @@
 extern "C" {
 #endif
 
+#define BENCH_CUDA_EXPORT     __attribute__((visibility("default")))
 #define BENCH_CUDA_MODULE     "zipcclctl-cuda.so"
 #define BENCH_CUDA_TEXT       256
 #define BENCH_CUDA_MAX_ROUNDS 1000
@@ -44,9 +45,9 @@ struct bench_cuda {
 enum bench_cuda_answer { BENCH_CUDA_OK, BENCH_CUDA_NO_DEVICE, BENCH_CUDA_FAILED };
 
 /* text: the device's name, or why not. */
-enum bench_cuda_answer bench_cuda_open(char text[BENCH_CUDA_TEXT]);
+BENCH_CUDA_EXPORT enum bench_cuda_answer bench_cuda_open(char text[BENCH_CUDA_TEXT]);
 /* Measures. text: why it failed. */
-enum bench_cuda_answer bench_cuda_run(struct bench_cuda *b, char text[BENCH_CUDA_TEXT]);
+BENCH_CUDA_EXPORT enum bench_cuda_answer bench_cuda_run(struct bench_cuda *b, char text[BENCH_CUDA_TEXT]);
 
 #ifdef __cplusplus
 }
