@@ -567,7 +567,7 @@ GPU_FN void encode_tile(const Work &work, zipccl_cuda_result *results, uint8_t *
     }
 
     /* 5. Escapes together: out of the places, and 16 a lane to where they belong. */
-    uint4 escapes[kRounds];
+    uint4 escapes[kRounds] = {}; /* or ptxas keeps room for what was there before */
     GPU_UNROLL
     for (uint32_t r = 0; r < kRounds; r++) {
         const uint32_t block = warp + r * kWarps;
