@@ -15,7 +15,7 @@
 #define FEE          (RACE_ONE / 50) /* of measuring what may be as fast */
 #define PURSE_MOST   (8 * RACE_ONE)
 #define OVER_MOST    (2u * RACE_ONE)
-#define NOISE_MOST   (RACE_ONE / 2)
+#define NOISE_MOST   (RACE_ONE * 3 / 10)
 #define LEAD_NOISE   1u
 #define GUESS_MOST   (RACE_ONE * 30 / 100) /* what is asked for one that was never measured */
 #define RATIO_MOST   (8u * RACE_ONE)
