@@ -199,6 +199,7 @@ static void vmm_exporter(int peer) {
     cudaIpcMemHandle_t handle;
     CHECK_IS(cudaIpcGetMemHandle(&handle, (void *)at), cudaErrorInvalidValue);
     OK(cudaMemset((void *)at, 0x11, granule));
+    OK(cudaDeviceSynchronize());
     OK(DRIVER(cuMemExportToShareableHandle,
               "cuMemExportToShareableHandle")(&fd, h[0], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     peer_send_fd(peer, fd);
