@@ -47,9 +47,8 @@ int standin_copy(void *to, const void *from, size_t bytes, int kind, void *strea
     if (bytes == 0)
         return 0;
     const enum side t = side_of(to, bytes), f = side_of(from, bytes);
-    if (kind != cudaMemcpyDefault &&
-        (!fits(t, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) ||
-         !fits(f, kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice)))
+    if (kind != cudaMemcpyDefault && (!fits(t, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) ||
+                                      !fits(f, kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice)))
         return CUDA_ERROR_INVALID_VALUE;
     if (t == SIDE_WRONG || f == SIDE_WRONG)
         return CUDA_ERROR_INVALID_VALUE;

@@ -2,6 +2,7 @@
  *
  * The process: its devices and their attributes, the current device of a thread, fork, sticky errors, the end.
  * ZIPCCL_STANDIN_DEVICES devices (2), each with ZIPCCL_STANDIN_MEMORY MiB (2048); CUDA_VISIBLE_DEVICES chooses.
+ * ZIPCCL_STANDIN_MPS=1: as a client of MPS.
  */
 #include "core.h"
 
@@ -194,6 +195,7 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0},
     {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 0},
+    {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0},
 };
 
 int standin_attribute(int attribute, int device, int *value) {
@@ -201,6 +203,10 @@ int standin_attribute(int attribute, int device, int *value) {
         return CUDA_ERROR_INVALID_DEVICE;
     if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) {
         *value = 0x10 + standin_devices[device].number;
+        return 0;
+    }
+    if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED) {
+        *value = number_of("ZIPCCL_STANDIN_MPS", 0, 1) != 0;
         return 0;
     }
     for (size_t i = 0; i < sizeof(g_attributes) / sizeof(g_attributes[0]); i++)

@@ -55,10 +55,10 @@ struct standin_share { /* behind an allocation's bytes, seen by all that map it 
 struct standin_memory {
     struct standin_memory *next;
     struct standin_range at;
-    size_t mapped; /* bytes of the mapping, without the share */
+    size_t mapped;  /* bytes of the mapping, without the share */
     void *reserved; /* address space, with what aligns and guards */
     size_t reserved_bytes;
-    int fd;        /* -1: none */
+    int fd; /* -1: none */
     uint64_t inode;
     struct standin_share *share;
     unsigned refs;  /* opens of an import */
@@ -122,13 +122,13 @@ struct CUstream_st {
     bool started, destroyed;
     struct standin_graph *capture;
 };
-struct standin_op *standin_op_new(void (*run)(void *), void (*drop)(void *), enum standin_op_class class,
-                                  const void *arg, size_t bytes);
+STANDIN_EXPORT struct standin_op *standin_op_new(void (*run)(void *), void (*drop)(void *), enum standin_op_class class,
+                                                 const void *arg, size_t bytes);
 /* Notes that the operation uses the memory at p, if p is known. Under the lock. */
 void standin_op_use(struct standin_op *op, const void *p);
 void standin_op_free(struct standin_op *op); /* without the lock; one that was not queued too */
 /* Takes the operation over, whatever it returns. */
-int standin_push(void *stream, struct standin_op *op);
+STANDIN_EXPORT int standin_push(void *stream, struct standin_op *op);
 struct CUstream_st *standin_stream(void *handle); /* under the lock; null: no such stream */
 STANDIN_EXPORT int standin_stream_new(void **stream, unsigned flags, int priority);
 STANDIN_EXPORT int standin_stream_destroy(void *stream);

@@ -25,8 +25,8 @@ struct handle {
     uint64_t start; /* of the process */
     uint64_t inode;
     int32_t fd;
-    int32_t device; /* its number in the machine */
-    uint64_t bytes; /* of memory */
+    int32_t device;                /* its number in the machine */
+    uint64_t bytes;                /* of memory */
     uint32_t index, serial, flags; /* of an event */
     uint32_t reserved[3];
 };

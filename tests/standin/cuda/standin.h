@@ -22,7 +22,7 @@ struct standin_site {
     atomic_ulong count;
     unsigned seen, arming; /* calls since the injector was armed; which arming */
     atomic_bool linked;
-    char *row; /* in the count file */
+    char *row;                  /* in the count file */
     struct standin_site *first; /* of this name; null: this one */
     struct standin_site *next;
 };

@@ -263,9 +263,9 @@ STANDIN_EXPORT CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmem
     for (size_t at = 0; e == 0 && at < size; at += GRANULE)
         if (!mapping_in(ptr + at, 1))
             e = CUDA_ERROR_INVALID_VALUE;
-    const int protection = e || desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE   ? PROT_NONE
-                           : desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ      ? PROT_READ
-                                                                               : PROT_READ | PROT_WRITE;
+    const int protection = e || desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? PROT_NONE
+                           : desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
+                                                                             : PROT_READ | PROT_WRITE;
     if (e == 0 && mprotect((void *)ptr, size, protection) != 0)
         e = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&standin_lock);
@@ -330,8 +330,7 @@ STANDIN_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationPr
         prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
         prop->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
         prop->location.id = a->device;
-        prop->requestedHandleTypes =
-            a->exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
+        prop->requestedHandleTypes = a->exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
     } else {
         e = CUDA_ERROR_INVALID_VALUE;
     }

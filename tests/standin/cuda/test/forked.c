@@ -49,11 +49,15 @@ static int finish(struct child c, char *text, size_t room) {
     return status;
 }
 
-static void must_pass(struct child c) {
-    char text[8192];
-    const int status = finish(c, text, sizeof(text));
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        fail_msg("the child ended with status 0x%x:\n%s", (unsigned)status, text);
+static void must_pass(struct child *c, unsigned n) {
+    char text[2][8192];
+    int status[2];
+    for (unsigned i = 0; i < n; i++)
+        status[i] = finish(c[i], text[i], sizeof(text[i]));
+    for (unsigned i = 0; i < n; i++)
+        if (status[i] != 0)
+            fail_msg("child %u of %u ended with status 0x%x:\n%s%s%s", i + 1, n, (unsigned)status[i], text[i],
+                     n > 1 ? "the other one:\n" : "", n > 1 ? text[1 - i] : "");
 }
 
 static void must_abort(struct child c, const char *want) {
@@ -66,8 +70,9 @@ static void must_abort(struct child c, const char *want) {
 void forked_passes(forked_fn *fn, ...) {
     va_list env;
     va_start(env, fn);
-    must_pass(start(fn, -1, -1, env));
+    struct child c = start(fn, -1, -1, env);
     va_end(env);
+    must_pass(&c, 1);
 }
 
 void forked_aborts(forked_fn *fn, const char *text, ...) {
@@ -95,8 +100,7 @@ void forked_pair_passes(forked_fn *one, forked_fn *other, ...) {
     va_start(env, other);
     pair(one, other, c, env);
     va_end(env);
-    must_pass(c[0]);
-    must_pass(c[1]);
+    must_pass(c, 2);
 }
 
 void forked_pair_aborts(forked_fn *one, forked_fn *other, const char *text, ...) {
