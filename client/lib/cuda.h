@@ -65,8 +65,9 @@ zipcclResult_t cuda_synchronize(struct cuda_stream *t); /* drops the lock */
 void cuda_stream_free(struct cuda_stream *t);
 
 /* cuda_memory.c */
-/* Where [p, p + bytes) of a GPU is; place->region stays NULL where it must be staged, or is host memory. t NULL: the
- * operation has no CUDA stream, and memory of a GPU is refused. Fails with fail_thread. */
+/* Where [p, p + bytes) of a GPU is; place->region stays as it was where it must be staged, or is host memory. t NULL:
+ * the operation has no CUDA stream, and memory of a GPU is refused; else pageable memory is, except zipccl's own, which
+ * is not asked for here. Fails with fail_thread. */
 ZIPCCL_MUST_CHECK zipcclResult_t cuda_find(struct session *s, const struct cuda_stream *t, const void *p, size_t bytes,
                                            struct place *place);
 void cuda_pin(const struct cuda_stream *t, struct region *region); /* so that copies of it do not block */

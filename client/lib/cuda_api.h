@@ -16,13 +16,7 @@
 enum { CUDA_OK = 0, CUDA_NOT_READY = 600 };
 enum { CUDA_EVENT_PLAIN = 2, CUDA_EVENT_SHARED = 6 }; /* without timing; also for other processes */
 enum { CUDA_HOST_PORTABLE = 1, CUDA_HOST_MAPPED = 2 };
-enum {
-    CUDA_PTR_TYPE = 2,
-    CUDA_PTR_ID = 7,
-    CUDA_PTR_MANAGED = 8,
-    CUDA_PTR_DEVICE = 9,
-    CUDA_PTR_IPC = 10
-};
+enum { CUDA_PTR_TYPE = 2, CUDA_PTR_ID = 7, CUDA_PTR_MANAGED = 8, CUDA_PTR_DEVICE = 9, CUDA_PTR_IPC = 10 };
 enum { CUDA_TYPE_DEVICE = 2 };
 enum { CUDA_HANDLE_FD = 1 };
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "client/lib/cuda.h"
+#include "zipccl.pb-c.h"
 #include "zipccl_cuda.h"
 
 static struct region *known; /* of kind REGION_GPU */
@@ -59,14 +60,13 @@ static bool is_used(const struct region *r) {
     return false;
 }
 
-static void forget(struct region *r) {
+static void unlink_region(const struct region *r) {
     for (struct region **p = &known; *p; p = &(*p)->next) {
         if (*p == r) {
             *p = r->next;
             break;
         }
     }
-    region_free(r);
 }
 
 static int export_fd(const struct cuda_api *api, uintptr_t base) {
@@ -92,7 +92,8 @@ static struct region *learn(const struct cuda_api *api, const struct allocation 
     r->bytes = a->bytes;
     r->fd = -1;
     r->gpu_id = a->id;
-    bool shared = api->device_get(&device, a->device) == CUDA_OK && api->device_get_uuid(r->gpu_uuid, device) == CUDA_OK;
+    bool shared =
+        api->device_get(&device, a->device) == CUDA_OK && api->device_get_uuid(r->gpu_uuid, device) == CUDA_OK;
     if (shared && a->ipc) {
         shared = api->ipc_get_memory(&handle, a->base) == CUDA_OK;
         memcpy(r->gpu_handle, handle.bytes, sizeof r->gpu_handle);
@@ -114,7 +115,17 @@ zipcclResult_t cuda_find(struct session *s, const struct cuda_stream *t, const v
     bool on_gpu;
     if (!api || !bytes)
         return zipcclSuccess;
-    bool shareable = look_up(api, p, &a, &on_gpu);
+    unsigned type = 0;
+    /* Copies of pageable memory would block, and not come in the stream's order. */
+    if (t && api->pointer_get(&type, CUDA_PTR_TYPE, (uintptr_t)p) != CUDA_OK)
+        return fail_thread(
+            zipcclInvalidArgument,
+            "buffer %p is pageable host memory, which has no place in a CUDA stream: use memory of a GPU, "
+            "zipcclMemAlloc or cudaMallocHost",
+            p);
+    bool shareable = !place->region && look_up(api, p, &a, &on_gpu);
+    if (place->region)
+        return zipcclSuccess;
     if (on_gpu && !t)
         return fail_thread(zipcclInvalidArgument,
                            "buffer %p is memory of a GPU: give the operation a stream of zipcclStreamFromCuda", p);
@@ -124,8 +135,10 @@ zipcclResult_t cuda_find(struct session *s, const struct cuda_stream *t, const v
     while (r && (r->base != (uint8_t *)a.base || r->gpu_id != a.id)) {
         struct region *next = r->next;
         /* Other memory is where it was: it has been freed. */
-        if ((uintptr_t)r->base < a.base + a.bytes && a.base < (uintptr_t)r->base + r->bytes && !is_used(r))
-            forget(r);
+        if ((uintptr_t)r->base < a.base + a.bytes && a.base < (uintptr_t)r->base + r->bytes && !is_used(r)) {
+            unlink_region(r);
+            region_free(r);
+        }
         r = next;
     }
     if (!r && !(r = learn(api, &a)))
@@ -144,18 +157,41 @@ zipcclResult_t cuda_find(struct session *s, const struct cuda_stream *t, const v
     return zipcclSuccess;
 }
 
+/* Waits until the daemons have let go. May drop the lock: r is in no list any more. */
+static zipcclResult_t let_go(struct region *r) {
+    zipcclResult_t result = zipcclSuccess;
+    while (r->bindings) {
+        struct binding *b = r->bindings;
+        Zipccl__BufferRef m = ZIPCCL__BUFFER_REF__INIT;
+        struct call call;
+        memset(&call, 0, sizeof call);
+        m.buffer = b->buffer;
+        r->bindings = b->next;
+        if (b->session->conn) {
+            zipcclResult_t one =
+                call_run(b->session, &call, WIRE_BUFFER_RELEASE, &m.base, NULL, 0, WIRE_OK, CLIENT_CONTROL_MS);
+            if (one != zipcclSuccess && b->session->conn) /* one that ended has let go */
+                result = fail_thread(one, "zipcclCudaForget: %s", call.text);
+        }
+        session_put(b->session);
+        free(b);
+    }
+    region_free(r);
+    return result;
+}
+
 zipcclResult_t zipcclCudaForget(const void *ptr) {
     zipcclResult_t result = zipcclSuccess;
     (void)pthread_mutex_lock(&client_lock);
-    for (struct region *r = known, *next; r; r = next) {
-        next = r->next;
-        if ((uintptr_t)ptr - (uintptr_t)r->base >= r->bytes)
-            continue;
-        if (is_used(r))
-            result = fail_thread(zipcclInvalidUsage,
-                                 "zipcclCudaForget: an operation uses the memory at %p: wait for it first", ptr);
-        else
-            forget(r);
+    struct region *r = known;
+    while (r && (uintptr_t)ptr - (uintptr_t)r->base >= r->bytes)
+        r = r->next;
+    if (r && is_used(r)) {
+        result = fail_thread(zipcclInvalidUsage,
+                             "zipcclCudaForget: an operation uses the memory at %p: wait for it first", ptr);
+    } else if (r) {
+        unlink_region(r);
+        result = let_go(r);
     }
     (void)pthread_mutex_unlock(&client_lock);
     return result;

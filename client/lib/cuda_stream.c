@@ -127,8 +127,8 @@ static zipcclResult_t attach(struct cuda_stream *t, struct session *s) {
     s->refs++;
     s->cuda_streams++;
     t->session = s;
-    zipcclResult_t r = call_run(s, &call, WIRE_STREAM_ATTACH, &m.base, &t->words->fd, 1, WIRE_STREAM_ATTACH_REPLY,
-                                CLIENT_CONTROL_MS);
+    zipcclResult_t r =
+        call_run(s, &call, WIRE_STREAM_ATTACH, &m.base, &t->words->fd, 1, WIRE_STREAM_ATTACH_REPLY, CLIENT_CONTROL_MS);
     if (r != zipcclSuccess)
         (void)fail_thread(r, "%s", call.text);
     t->handle = call.value;

@@ -155,7 +155,7 @@ struct zipcclComm {
 
 struct zipcclStream {
     uint64_t magic;
-    struct op *first, *last; /* of one communicator, or of one group; of a CUDA stream: any */
+    struct op *first, *last;  /* of one communicator, or of one group; of a CUDA stream: any */
     struct cuda_stream *cuda; /* NULL: a stream of the library's own */
     zipcclResult_t error;
     char text[CLIENT_TEXT_BYTES];

@@ -2,8 +2,9 @@
  *
  * From described operations to frames.
  *
- * On memory of zipcclMemAlloc, or of a GPU that can be shared, nothing is allocated or copied. Other memory goes through staging: copied in here, and
- * out when the operation is finished. Whatever can fail comes before the first frame of a batch: all or none are sent.
+ * On memory of zipcclMemAlloc, or of a GPU that can be shared, nothing is allocated or copied. Other memory goes
+ * through staging: copied in here, and out when the operation is finished. Whatever can fail comes before the first
+ * frame of a batch: all or none are sent.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -38,7 +39,10 @@ struct ready {
 
 static zipcclResult_t find(const struct ready *w, const void *p, size_t bytes, struct place *place) {
     zipcclResult_t r = memory_find(p, bytes, place);
-    return r == zipcclSuccess && !place->region ? cuda_find(w->session, w->cuda, p, bytes, place) : r;
+    if (r == zipcclSuccess && w->cuda && place->region)
+        cuda_pin(w->cuda, place->region);
+    return r == zipcclSuccess && (!place->region || place->staged) ? cuda_find(w->session, w->cuda, p, bytes, place)
+                                                                   : r;
 }
 
 static zipcclResult_t stage(const struct ready *w, size_t bytes, struct region **region) {
@@ -92,8 +96,8 @@ static zipcclResult_t place_in_place(struct zipcclComm *c, const struct collecti
     bool outer_is_recv = o->shape == SEND_IN_RECV;
     struct place *outer = &w->places[outer_is_recv ? PLACE_RECV : PLACE_SEND];
     struct place *inner = &w->places[outer_is_recv ? PLACE_SEND : PLACE_RECV];
-    zipcclResult_t r = settle(w, outer_is_recv ? o->recv : o->send, outer_is_recv ? o->recv_bytes : o->send_bytes, outer,
-                              &w->op->staging[PLACE_RECV]);
+    zipcclResult_t r = settle(w, outer_is_recv ? o->recv : o->send, outer_is_recv ? o->recv_bytes : o->send_bytes,
+                              outer, &w->op->staging[PLACE_RECV]);
     if (r != zipcclSuccess)
         return r;
     *inner = *outer;
@@ -161,8 +165,9 @@ static zipcclResult_t place_counts(struct zipcclComm *c, const struct collective
         return zipcclSuccess;
     /* Its parts are known when the stream comes to it: too late for copies that are enqueued now. */
     if (w->cuda && (w->in.to || op->out.to))
-        return fail_thread(zipcclInvalidArgument,
-                           "sendbuff or recvbuff is memory that zipccld cannot share: use cudaMalloc, or exportable VMM");
+        return fail_thread(
+            zipcclInvalidArgument,
+            "sendbuff or recvbuff is memory that zipccld cannot share: use cudaMalloc, or exportable VMM");
     zipcclResult_t r = settle(w, o->recv_counts, bytes, recv, &op->staging[PLACE_RECV_COUNTS]);
     /* What is copied out at the end goes by these counts: a later operation may have written its own by then. */
     if (r == zipcclSuccess && op->out.to && !recv->staged) {

@@ -251,8 +251,8 @@ static zipcclResult_t call(const struct any_world *w, zipcclStream_t stream, con
     case zipcclOpAllToAllv:
         (void)parts(w, a, true, send, from);
         (void)parts(w, a, false, recv, to);
-        return zipcclAllToAllv(give, send, a->gaps ? from : NULL, take, recv, a->gaps ? to : NULL, a->dtype,
-                               w->comm, stream);
+        return zipcclAllToAllv(give, send, a->gaps ? from : NULL, take, recv, a->gaps ? to : NULL, a->dtype, w->comm,
+                               stream);
     case zipcclOpGather:
         return zipcclGather(give, take, a->count, a->dtype, a->root, w->comm, stream);
     case zipcclOpScatter:

@@ -33,8 +33,8 @@ struct any_buffers {
     struct buffer send, recv;
     uint8_t *from, *to; /* where the operation begins */
     zipcclRedOp_t made; /* premulsum: the handle; 0: none */
-    /* Where the operation runs instead, with what it was filled with carried there before; NULL: in the buffers. Who sets
-     * these brings the results back. */
+    /* Where the operation runs instead, with what it was filled with carried there before; NULL: in the buffers. Who
+     * sets these brings the results back. */
     uint8_t *there_send, *there_recv;
     void (*carry)(struct any_buffers *b);
 };
