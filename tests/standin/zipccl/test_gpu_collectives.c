@@ -10,7 +10,8 @@
 
 #include "gpu_buffers.h"
 
-#define BYTES (96u << 10)
+#define BYTES        (96u << 10)
+#define CHUNKS_COUNT 37000u
 
 struct plan_of_case {
     const char *layout;
@@ -89,8 +90,69 @@ static void case_two_nodes(struct e2e *e) {
 }
 E2E_CASE(two_nodes, 100)
 
+/* The operations of training in several coded chunks, on two GPUs of each of two nodes. */
+static void chunks_rank(struct e2e_rank *r) {
+    static const zipcclOp_t ops[] = {zipcclOpAllGather, zipcclOpReduceScatter, zipcclOpAllToAll, zipcclOpAllReduce};
+    struct any_world w;
+    struct gpu_rank g;
+    struct gpu_buffers b;
+    gpu_rank_begin(&g, local_index("0011", r->rank));
+    any_world_set(&w, "0011", r->rank, e2e_comm(r));
+    gpu_buffers_new(&b, &g, GPU_MALLOC, GPU_MALLOC, (size_t)4 * CHUNKS_COUNT * sizeof(float));
+    for (unsigned i = 0; i < 8; i++) {
+        struct any_op a = {.op = ops[i / 2],
+                           .dtype = i % 2 ? zipcclFloat32 : zipcclBfloat16,
+                           .codec = i % 4 < 2 ? zipcclCodecTier : zipcclCodecTop7,
+                           .arm = zipcclArmHierarchical,
+                           .redop = i % 2 ? zipcclSum : zipcclAvg,
+                           .count = CHUNKS_COUNT,
+                           .seq = i};
+        E2E_OK(w.comm, any_issue(&w, g.stream, &a, &b.any));
+        gpu_fetch(&b);
+        CUDA_OK(cudaStreamSynchronize(g.cuda));
+        any_check(&w, &a, &b.any);
+    }
+    E2E_OK(NULL, zipcclStreamSynchronize(g.stream));
+    gpu_buffers_free(&b);
+    E2E_OK(NULL, zipcclCommDestroy(w.comm));
+    gpu_rank_end(&g);
+}
+
+/* What only GPUs can have done: the daemons have launched kernels. */
+static void check_launches(const struct e2e *e, unsigned node) {
+    char path[128], row[65] = "";
+    unsigned long launches = 0;
+    snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)e->daemons[node].pid);
+    FILE *f = fopen(path, "r");
+    E2E_CHECK(f, "%s", path);
+    while (fread(row, 64, 1, f) == 1) {
+        char name[65];
+        unsigned long n;
+        if (sscanf(row, "%64s %lu", name, &n) == 2 && strncmp(name, "cudaLaunchKernel", 16) == 0)
+            launches += n;
+    }
+    fclose(f);
+    E2E_CHECK(launches > 100, "node %u has launched %lu kernels", node, launches);
+}
+
+static void case_chunks(struct e2e *e) {
+    char path[96];
+    pool();
+    snprintf(path, sizeof(path), "%s/count", e->dir);
+    setenv("ZIPCCL_STANDIN_COUNT", path, 1);
+    e2e_set(e, "device=cuda");
+    e2e_set(e, "chunk_bytes=64KiB");
+    e2e_daemons(e, 2);
+    unsetenv("ZIPCCL_STANDIN_COUNT");
+    e2e_ranks(e, "0011", chunks_rank, NULL, 100);
+    check_launches(e, 0);
+    check_launches(e, 1);
+}
+E2E_CASE(chunks, 110)
+
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_node), cmocka_unit_test(test_two_nodes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_node), cmocka_unit_test(test_two_nodes),
+                                       cmocka_unit_test(test_chunks)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
