@@ -13,12 +13,12 @@
 /* X(dtype name, dtype) */
 #ifndef ZIP_RAW_CASES
 #    define ZIP_RAW_CASES(X)                                                                                           \
-        X(i8, zipcclInt8)                                                                                              \
-        X(u8, zipcclUint8)                                                                                             \
-        X(i32, zipcclInt32)                                                                                            \
-        X(u32, zipcclUint32)                                                                                           \
-        X(i64, zipcclInt64)                                                                                            \
-        X(u64, zipcclUint64)                                                                                           \
+        X(int8, zipcclInt8)                                                                                            \
+        X(uint8, zipcclUint8)                                                                                          \
+        X(int32, zipcclInt32)                                                                                          \
+        X(uint32, zipcclUint32)                                                                                        \
+        X(int64, zipcclInt64)                                                                                          \
+        X(uint64, zipcclUint64)                                                                                        \
         X(fp64, zipcclFloat64)                                                                                         \
         X(bf16, zipcclBfloat16)                                                                                        \
         X(fp16, zipcclFloat16) X(fp32, zipcclFloat32) X(e4m3, zipcclFloat8e4m3) X(e5m2, zipcclFloat8e5m2)

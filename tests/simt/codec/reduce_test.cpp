@@ -11,7 +11,7 @@
 #include <vector>
 
 #ifdef REDUCE_FEW
-#    define ZIP_RAW_CASES(X) X(i8, zipcclInt8) X(fp16, zipcclFloat16)
+#    define ZIP_RAW_CASES(X) X(int8, zipcclInt8) X(fp16, zipcclFloat16)
 #    define ZIP_CASES(X)     X(tier, zipcclCodecTier, bf16, zipcclBfloat16)
 #endif
 #include "kernels/cuda/plan.h"
@@ -51,7 +51,8 @@ uint32_t below(uint32_t n) {
 /* ---- launches ---- */
 
 std::string type_name(zipcclDataType_t t) {
-    return dtype_get(t)->name;
+    const std::string name = dtype_get(t)->name;
+    return name.compare(0, 4, "fp8_") == 0 ? name.substr(4) : name;
 }
 
 std::string kernel_name(zipcclCodec_t codec, zipcclDataType_t t) {
@@ -74,6 +75,8 @@ struct Row {
 #    define RAW(type, dtype)                {"zip_reduce_raw_" #    type, zip_reduce_raw_##type},
 #    define CODED(name, codec, type, dtype) {"zip_reduce_" #    name "_" #    type, zip_reduce_##name##_##type},
 const Row g_rows[] = {ZIP_RAW_CASES(RAW) ZIP_CASES(CODED)};
+#    define ONE(...)                        +1
+const unsigned g_raw = 0 ZIP_RAW_CASES(ONE), g_coded = 0 ZIP_CASES(ONE);
 bool start(const std::string &name, unsigned grid, size_t bytes, zip::Work w, const zipccl_cuda_reduction *t,
            zipccl_cuda_result *r, uint32_t op) {
     for (const Row &row : g_rows)
@@ -233,6 +236,8 @@ void check_broken(zipcclCodec_t codec, zipcclDataType_t t) {
     EXPECT(bad < 6, "no coded input among six");
     jobs[2]->inputs[4].codec = 7;
     table[3].ninputs = 0;
+    if (dtype_get(t)->bytes == 1) /* has no wrong place */
+        jobs[4]->inputs[5].codec = 8;
     jobs[4]->inputs[0].codec = zipcclCodecRaw;
     jobs[4]->inputs[0].src = static_cast<const uint8_t *>(jobs[4]->inputs[0].src) + 1;
     std::vector<zipccl_cuda_result> results;
@@ -262,6 +267,9 @@ int main(int argc, char **argv) {
                 check(codec, type, static_cast<zipcclRedOp_t>(op));
         }
     EXPECT(kernels > 0, "no kernels");
+#ifndef CODEC_PTX
+    EXPECT(kernels == (which == "raw" ? g_raw : g_coded), "%u kernels", kernels);
+#endif
     printf("%s: %u kernels, %d failures\n", which.c_str(), kernels, g_failures);
     return g_failures != 0;
 }
