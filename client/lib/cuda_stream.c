@@ -157,6 +157,16 @@ static bool has_room(void *arg) {
     return is_over(room->t, room->ticket - CUDA_POINTS);
 }
 
+/* The host function of a slot's last batch still reads its ticket; that it is over says only that it will end soon. */
+static void wait_for_function(const struct cuda_stream *t, uint32_t ticket) {
+    const struct timespec nap = {.tv_nsec = HOST_WAIT_NS};
+    while (t->api->event_query(t->after[ticket % CUDA_POINTS]) == CUDA_NOT_READY) {
+        (void)pthread_mutex_unlock(&client_lock);
+        (void)nanosleep(&nap, NULL);
+        (void)pthread_mutex_lock(&client_lock);
+    }
+}
+
 zipcclResult_t cuda_begin(struct batch *b, unsigned ahead) {
     struct cuda_stream *t = b->stream->cuda;
     int status = 0;
@@ -181,6 +191,8 @@ zipcclResult_t cuda_begin(struct batch *b, unsigned ahead) {
     struct room room = {t, t->ticket + 1 + ahead};
     if (!has_room(&room))
         r = session_wait(t->session, has_room, &room, CLIENT_FOREVER);
+    if (t->by_host)
+        wait_for_function(t, room.ticket);
     return r;
 }
 

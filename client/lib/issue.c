@@ -52,10 +52,13 @@ static zipcclResult_t stage(const struct ready *w, size_t bytes, struct region *
     return r;
 }
 
-/* Finds shared memory for [p, p + bytes), or staging that stands in for it. */
-static zipcclResult_t settle(const struct ready *w, const void *p, size_t bytes, struct place *place,
+/* Finds shared memory for [p, p + bytes), or staging that stands in for it. for_host: the daemon's processor reads it.
+ */
+static zipcclResult_t settle(const struct ready *w, const void *p, size_t bytes, bool for_host, struct place *place,
                              struct region **staging) {
     zipcclResult_t r = find(w, p, bytes, place);
+    if (r == zipcclSuccess && for_host && place->region && place->region->kind == REGION_GPU)
+        *place = (struct place){0};
     if (r == zipcclSuccess && !place->region) {
         r = stage(w, bytes, &place->region);
         place->offset = 0;
@@ -97,7 +100,7 @@ static zipcclResult_t place_in_place(struct zipcclComm *c, const struct collecti
     struct place *outer = &w->places[outer_is_recv ? PLACE_RECV : PLACE_SEND];
     struct place *inner = &w->places[outer_is_recv ? PLACE_SEND : PLACE_RECV];
     zipcclResult_t r = settle(w, outer_is_recv ? o->recv : o->send, outer_is_recv ? o->recv_bytes : o->send_bytes,
-                              outer, &w->op->staging[PLACE_RECV]);
+                              false, outer, &w->op->staging[PLACE_RECV]);
     if (r != zipcclSuccess)
         return r;
     *inner = *outer;
@@ -118,7 +121,7 @@ static zipcclResult_t place_buffers(struct zipcclComm *c, const struct collectiv
     if (o->send && o->recv && collective_in_place(o))
         return place_in_place(c, o, w);
     if (o->recv) {
-        r = settle(w, o->recv, o->recv_bytes, recv, &w->op->staging[PLACE_RECV]);
+        r = settle(w, o->recv, o->recv_bytes, false, recv, &w->op->staging[PLACE_RECV]);
         if (r != zipcclSuccess)
             return r;
         if (recv->staged)
@@ -168,7 +171,7 @@ static zipcclResult_t place_counts(struct zipcclComm *c, const struct collective
         return fail_thread(
             zipcclInvalidArgument,
             "sendbuff or recvbuff is memory that zipccld cannot share: use cudaMalloc, or exportable VMM");
-    zipcclResult_t r = settle(w, o->recv_counts, bytes, recv, &op->staging[PLACE_RECV_COUNTS]);
+    zipcclResult_t r = settle(w, o->recv_counts, bytes, true, recv, &op->staging[PLACE_RECV_COUNTS]);
     /* What is copied out at the end goes by these counts: a later operation may have written its own by then. */
     if (r == zipcclSuccess && op->out.to && !recv->staged) {
         *recv = (struct place){.staged = true};
@@ -182,7 +185,7 @@ static zipcclResult_t place_counts(struct zipcclComm *c, const struct collective
         copy_counted(&op->out, c, o, recv);
     if (recv->staged)
         op->out_counts = (struct copy){.from = address(recv), .to = (uint8_t *)o->recv_counts, .bytes = bytes};
-    r = settle(w, o->send_counts, bytes, send, &op->staging[PLACE_SEND_COUNTS]);
+    r = settle(w, o->send_counts, bytes, true, send, &op->staging[PLACE_SEND_COUNTS]);
     if (r != zipcclSuccess || !send->staged)
         return r;
     w->in_counts = (struct copy){.from = (const uint8_t *)o->send_counts, .to = address(send), .bytes = bytes};
