@@ -40,6 +40,7 @@ STANDIN_EXPORT const char *standin_error_name(int code);
 STANDIN_EXPORT const char *standin_error_text(int code);
 /* Names an other process in a way that survives the reuse of its id; 0: it is gone. */
 uint64_t standin_start_time(pid_t pid);
+void standin_gate_hold(bool hold); /* the gate's lock */
 /* No kernel may run while the process ends. False: it ends. */
 bool standin_run_begin(void);
 void standin_run_end(void);

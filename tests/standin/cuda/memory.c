@@ -2,7 +2,8 @@
  *
  * The table of memory that a device knows: its own (a memfd for each allocation, so that other processes can map it),
  * imported, mapped ranges, page-locked host memory. An address is the same for host and device. Behind each allocation
- * lies a page that nobody may touch, new memory is full of 0xa5, and what is freed is unmapped.
+ * lies a page that nobody may touch, new memory is full of 0xa5, and what is freed is unmapped. Its addresses are kept
+ * from being used again for a while: late work on freed memory must fault, and not write to something new.
  */
 #include "core.h"
 
@@ -12,8 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PAGE   4096ul
-#define FILLED (256ul << 10) /* of a large allocation this much alone: pages that nobody touches cost nothing */
+#define PAGE       4096ul
+#define QUARANTINE 64
+#define FILLED     (256ul << 10) /* of a large allocation this much alone: pages that nobody touches cost nothing */
 
 struct standin_memory *standin_memories;
 static uint64_t g_ids;
@@ -45,6 +47,22 @@ struct standin_memory *standin_memory_add(enum standin_kind kind, int device, vo
     return m;
 }
 
+/* Takes over a range of addresses; gives the oldest one back. */
+static void quarantine(void *at, size_t bytes) {
+    static struct {
+        void *at;
+        size_t bytes;
+    } held[QUARANTINE];
+    static unsigned next;
+    if (mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+        abort();
+    if (held[next].at)
+        munmap(held[next].at, held[next].bytes);
+    held[next].at = at;
+    held[next].bytes = bytes;
+    next = (next + 1) % QUARANTINE;
+}
+
 void standin_memory_drop(struct standin_memory *m) {
     struct standin_memory **p = &standin_memories;
     while (*p != m)
@@ -53,7 +71,7 @@ void standin_memory_drop(struct standin_memory *m) {
     if (m->share)
         munmap(m->share, PAGE);
     if (m->reserved)
-        munmap(m->reserved, m->reserved_bytes);
+        quarantine(m->reserved, m->reserved_bytes);
     if (m->fd >= 0)
         close(m->fd);
     free(m);
