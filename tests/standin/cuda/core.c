@@ -79,6 +79,7 @@ static void set_up(void) {
         };
         g_devices++;
     }
+    standin_window_open();
     atexit(end);
     pthread_atfork(fork_begins, fork_ends, fork_ends);
 }

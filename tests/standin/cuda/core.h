@@ -78,8 +78,21 @@ STANDIN_EXPORT int standin_host_free(void *p);
 STANDIN_EXPORT int standin_host_register(void *p, size_t bytes, unsigned flags);
 STANDIN_EXPORT int standin_host_unregister(void *p);
 STANDIN_EXPORT int standin_host_flags(void *p, unsigned *flags);
-/* An address range of its own, with a guard behind it. */
+/* Addresses of its own for `bytes` as the device sees them, with a guard behind; they are backed at standin_view(it).
+ */
 void *standin_reserve(struct standin_memory *m, size_t bytes);
+/* window.c: device addresses that the host cannot touch; what they stand for lies `shift` further on. */
+struct standin_window {
+    uintptr_t base;
+    size_t bytes; /* 0: device and host share addresses */
+    size_t shift;
+};
+extern struct standin_window standin_window;
+void standin_window_open(void);
+/* Device addresses, under the lock; null: none left. */
+void *standin_window_take(size_t bytes, size_t align);
+/* Nobody may touch what they stand for any more. */
+void standin_window_give(void *device, size_t bytes);
 /* copy.c */
 STANDIN_EXPORT int standin_copy(void *to, const void *from, size_t bytes, int kind, void *stream, bool wait);
 STANDIN_EXPORT int standin_set(void *to, int value, size_t bytes, void *stream, bool wait);
@@ -170,6 +183,7 @@ STANDIN_EXPORT int standin_kernel_launch(void *kernel, const unsigned grid[3], c
                                          size_t shared, void *stream);
 STANDIN_EXPORT int standin_kernel_attributes(void *kernel, size_t *static_shared, int *max_threads, int *max_dynamic);
 STANDIN_EXPORT int standin_kernel_allow(void *kernel, int dynamic_bytes);
+void standin_fault_handler(void); /* tells faults on device memory; repeatable */
 STANDIN_EXPORT int standin_kernel_occupancy(void *kernel, int threads, size_t shared, int *blocks);
 
 #endif
