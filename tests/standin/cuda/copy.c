@@ -17,7 +17,7 @@ struct copy {
 
 static void copy_run(void *arg) {
     const struct copy *c = arg;
-    memmove(c->to, c->from, c->bytes);
+    memmove(standin_view(c->to), standin_view(c->from), c->bytes);
 }
 
 static void copy_drop(void *arg) {
@@ -83,7 +83,7 @@ struct fill {
 
 static void fill_run(void *arg) {
     const struct fill *f = arg;
-    memset(f->to, f->value, f->bytes);
+    memset(standin_view(f->to), f->value, f->bytes);
 }
 
 int standin_set(void *to, int value, size_t bytes, void *stream, bool wait) {

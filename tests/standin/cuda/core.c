@@ -46,6 +46,17 @@ static void end(void) {
     pthread_mutex_unlock(&g_run_lock);
 }
 
+/* A child may ask, and is told that it has no device: the locks must be free there. */
+static void fork_begins(void) {
+    pthread_mutex_lock(&standin_lock);
+    standin_gate_hold(true);
+}
+
+static void fork_ends(void) {
+    standin_gate_hold(false);
+    pthread_mutex_unlock(&standin_lock);
+}
+
 static void set_up(void) {
     const unsigned all = number_of("ZIPCCL_STANDIN_DEVICES", 2, STANDIN_MAX_DEVICES);
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -68,7 +79,9 @@ static void set_up(void) {
         };
         g_devices++;
     }
+    standin_window_open();
     atexit(end);
+    pthread_atfork(fork_begins, fork_ends, fork_ends);
 }
 
 int standin_init(void) {

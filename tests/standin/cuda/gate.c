@@ -50,6 +50,13 @@ static const int g_sticky_codes[] = {
     CUDA_ERROR_INVALID_PC,           CUDA_ERROR_LAUNCH_FAILED,
 };
 
+void standin_gate_hold(bool hold) {
+    if (hold)
+        pthread_mutex_lock(&g_lock);
+    else
+        pthread_mutex_unlock(&g_lock);
+}
+
 static void parse(const char *text) {
     unsigned n = 0;
     while (*text && n < MAX_RULES) {

@@ -25,6 +25,8 @@ static struct child start(forked_fn *fn, int peer, int close_in_child, va_list e
         return c;
     const struct rlimit no_core = {0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
+    signal(SIGSEGV, SIG_DFL); /* cmocka's would go on with the next test, here */
+    signal(SIGBUS, SIG_DFL);
     dup2(c.text, STDERR_FILENO);
     if (close_in_child >= 0)
         close(close_in_child);
@@ -80,6 +82,16 @@ void forked_aborts(forked_fn *fn, const char *text, ...) {
     va_start(env, text);
     must_abort(start(fn, -1, -1, env), text);
     va_end(env);
+}
+
+void forked_crashes(forked_fn *fn, const char *want, ...) {
+    char text[8192];
+    va_list env;
+    va_start(env, want);
+    const int status = finish(start(fn, -1, -1, env), text, sizeof(text));
+    va_end(env);
+    if (status == 0 || !strstr(text, want))
+        fail_msg("status 0x%x, and not '%s':\n%s", (unsigned)status, want, text);
 }
 
 static void pair(forked_fn *one, forked_fn *other, struct child c[2], va_list env) {

@@ -227,6 +227,7 @@ static void killer(int peer) {
 static void memory_between_processes(void **state) {
     (void)state;
     forked_pair_passes(memory_exporter, memory_importer, NULL);
+    forked_pair_passes(memory_exporter, memory_importer, "ZIPCCL_STANDIN_SEPARATE=1", NULL);
 }
 
 static void events_between_processes(void **state) {

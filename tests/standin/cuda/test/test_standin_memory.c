@@ -251,6 +251,7 @@ static void memory_works(void **state) {
 static void virtual_memory(void **state) {
     (void)state;
     forked_pair_passes(vmm_exporter, vmm_importer, NULL);
+    forked_pair_passes(vmm_exporter, vmm_importer, "ZIPCCL_STANDIN_SEPARATE=1", NULL);
 }
 
 int main(void) {

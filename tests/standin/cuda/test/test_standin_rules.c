@@ -5,6 +5,7 @@
 #include "driver_calls.h"
 #include "kernels_of_tests.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/wait.h>
 
@@ -271,6 +272,48 @@ static void errors_are_injected(void **state) {
     forked_passes(no_driver, "ZIPCCL_STANDIN_FAIL=cudaGetDeviceCount:*=35", NULL);
 }
 
+/* ---- separate addresses ---- */
+
+static void host_touches(int peer) {
+    volatile uint32_t *p = new_memory();
+    (void)peer;
+    *p = 1;
+}
+
+static void host_calls_fail(int peer) {
+    uint32_t *p = new_memory();
+    int ends[2];
+    (void)peer;
+    OK(cudaMemset(p, 0, 4096));
+    OK(cudaDeviceSynchronize());
+    OK(pipe(ends));
+    CHECK(write(ends[1], p, 4) == -1 && errno == EFAULT); /* the operating system's own access fails too */
+}
+
+static void kernel_touches_pageable(int peer) {
+    uint32_t *own = calloc(64, sizeof(*own)), *locked, value = 0;
+    cudaStream_t s = new_stream();
+    (void)peer;
+    OK(cudaHostAlloc((void **)&locked, 256, 0));
+    *locked = 4;
+    OK(launch_add(locked, 1, 3, s));
+    OK(cudaStreamSynchronize(s));
+    CHECK_IS(*locked, 7);
+    OK(cudaMemcpy(&value, locked, 4, cudaMemcpyDefault));
+    CHECK_IS(value, 7);
+    OK(launch_add(own, 1, 3, s));
+    CHECK_IS(cudaStreamSynchronize(s), cudaErrorIllegalAddress);
+    free(own);
+}
+
+static void addresses_are_separate(void **state) {
+    (void)state;
+    forked_crashes(host_touches, "the host touched device memory", "ZIPCCL_STANDIN_SEPARATE=1", NULL);
+    forked_passes(host_calls_fail, "ZIPCCL_STANDIN_SEPARATE=1", NULL);
+    forked_passes(kernel_touches_pageable, "ZIPCCL_STANDIN_SEPARATE=1", NULL);
+    forked_passes(kernel_faults, "ZIPCCL_STANDIN_SEPARATE=1", NULL);
+}
+
 /* ---- fork, counts ---- */
 
 static void forks(int peer) {
@@ -330,9 +373,8 @@ static void fork_and_counts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checker_aborts),
-        cmocka_unit_test(checker_aborts_between_processes),
-        cmocka_unit_test(errors_are_injected),
+        cmocka_unit_test(checker_aborts),      cmocka_unit_test(checker_aborts_between_processes),
+        cmocka_unit_test(errors_are_injected), cmocka_unit_test(addresses_are_separate),
         cmocka_unit_test(fork_and_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -64,6 +64,7 @@ static void events(int peer) {
     CHECK_IS(cudaEventQuery(done), cudaErrorNotReady);
     CHECK_IS(cudaStreamQuery(s[1]), cudaErrorNotReady);
     CHECK_IS(cudaEventElapsedTime(&ms, timed[0], timed[1]), cudaErrorNotReady);
+    OK(cudaEventSynchronize(timed[0]));
     nanosleep(&(struct timespec){0, 2000000}, NULL);
     stop_release(stop);
     OK(cudaEventSynchronize(done));
