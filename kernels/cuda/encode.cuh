@@ -49,6 +49,34 @@ struct EncodeShared {
     zipccl_cuda_segment segment;
 };
 
+/* ---- reading ---- */
+
+/* The 16 values of a lane. */
+template <int DTYPE, bool STAGED>
+GPU_FN void lane_values(const uint8_t *place, const uint8_t *src, uint32_t lane, uint32_t w[Kind<DTYPE>::words]) {
+    GPU_UNROLL
+    for (uint32_t j = 0; j < Kind<DTYPE>::bytes; j++) {
+        const uint32_t c = lane * Kind<DTYPE>::bytes + j;
+        const uint4 v = STAGED ? *reinterpret_cast<const uint4 *>(place + 16 * swizzle(c)) : gpu_ld16(src + 16 * c);
+        w[4 * j] = v.x;
+        w[4 * j + 1] = v.y;
+        w[4 * j + 2] = v.z;
+        w[4 * j + 3] = v.w;
+    }
+}
+
+/* 16 bytes of a short block, zeros past its end. */
+GPU_FN uint4 short_unit(const uint8_t *src, uint32_t at, uint32_t bytes) {
+    if (at + 16 <= bytes)
+        return gpu_ld16(src + at);
+    uint32_t w[4] = {0, 0, 0, 0};
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 16; i++)
+        if (at + i < bytes)
+            w[i / 4] |= static_cast<uint32_t>(gpu_ld(src + at + i)) << (8 * (i % 4));
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
 /* ---- the rule ---- */
 
 GPU_FN uint32_t warp_count(const uint32_t m[4]) {
@@ -178,14 +206,16 @@ template <int DTYPE> GPU_CONST uint32_t surely() {
     return Kind<DTYPE>::budget(2) * 2 / 3 < 160 ? Kind<DTYPE>::budget(2) * 2 / 3 : 160;
 }
 /* The guess: mode and base of a full block, its codes and its escapes of tier 1. */
-template <int DTYPE>
-GPU_FN uint32_t choose_tier(const uint32_t w[Kind<DTYPE>::words], const uint32_t e[4], uint32_t lane,
+template <int DTYPE, bool STAGED>
+GPU_FN uint32_t choose_tier(const uint8_t *place, const uint8_t *src, const uint32_t e[4], uint32_t lane,
                             Codes<zipcclCodecTier> *codes, uint32_t *n1, uint32_t *before) {
     using K = Kind<DTYPE>;
     const uint32_t base = min((sum_of_guess(e, lane) + 488) / 256, 255u);
     tier_codes(e, base, false, codes);
     *n1 = count_escapes(*codes, lane, before);
-    if (*n1 == 0) {
+    if (*n1 == 0) { /* values once more: they have not been kept */
+        uint32_t w[K::words];
+        lane_values<DTYPE, STAGED>(place, src, lane, w);
         uint32_t first = w[0];
         if constexpr (K::bytes == 2)
             first = __byte_perm(first, 0, 0x1010);
@@ -217,34 +247,6 @@ GPU_FN void top7_codes(const uint32_t e[4], uint32_t window, Codes<zipcclCodecTo
     for (uint32_t p = 0; p < 3; p++)
         codes->plane[p] = gather(c, p);
     codes->mask = ~(codes->plane[0] | codes->plane[1] | codes->plane[2]) & 0xffff;
-}
-
-/* ---- reading ---- */
-
-/* The 16 values of a lane. */
-template <int DTYPE, bool STAGED>
-GPU_FN void lane_values(const uint8_t *place, const uint8_t *src, uint32_t lane, uint32_t w[Kind<DTYPE>::words]) {
-    GPU_UNROLL
-    for (uint32_t j = 0; j < Kind<DTYPE>::bytes; j++) {
-        const uint32_t c = lane * Kind<DTYPE>::bytes + j;
-        const uint4 v = STAGED ? *reinterpret_cast<const uint4 *>(place + 16 * swizzle(c)) : gpu_ld16(src + 16 * c);
-        w[4 * j] = v.x;
-        w[4 * j + 1] = v.y;
-        w[4 * j + 2] = v.z;
-        w[4 * j + 3] = v.w;
-    }
-}
-
-/* 16 bytes of a short block, zeros past its end. */
-GPU_FN uint4 short_unit(const uint8_t *src, uint32_t at, uint32_t bytes) {
-    if (at + 16 <= bytes)
-        return gpu_ld16(src + at);
-    uint32_t w[4] = {0, 0, 0, 0};
-    GPU_UNROLL
-    for (uint32_t i = 0; i < 16; i++)
-        if (at + i < bytes)
-            w[i / 4] |= static_cast<uint32_t>(gpu_ld(src + at + i)) << (8 * (i % 4));
-    return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
 /* ---- writing ---- */
@@ -470,7 +472,8 @@ GPU_FN void encode_tile(const Work &work, zipccl_cuda_result *results, uint8_t *
             Codes<CODEC> codes;
             uint32_t before = 0;
             if constexpr (CODEC == zipcclCodecTier) {
-                head = choose_tier<DTYPE>(w, v.e, lane, &codes, &n1, &before);
+                head = choose_tier<DTYPE, STAGED>(pages + block * pitch, src + block * K::raw, v.e, lane, &codes, &n1,
+                                                  &before);
                 if (n1 > surely<DTYPE>()) {
                     head = settle(v.e, head >> 8, n1, K::budget(2), lane);
                     /* Values once more: nothing but the block's mode is to live across that call. */
@@ -564,7 +567,7 @@ GPU_FN void encode_tile(const Work &work, zipccl_cuda_result *results, uint8_t *
     }
 
     /* 5. Escapes together: out of the places, and 16 a lane to where they belong. */
-    uint4 escapes[kRounds];
+    uint4 escapes[kRounds] = {}; /* or ptxas keeps room for what was there before */
     GPU_UNROLL
     for (uint32_t r = 0; r < kRounds; r++) {
         const uint32_t block = warp + r * kWarps;
