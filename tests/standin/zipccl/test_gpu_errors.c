@@ -198,7 +198,10 @@ static void any_error_rank(struct e2e_rank *r) {
             E2E_OK(NULL, zipcclCommGetAsyncError(comm, &error));
     }
     e2e_report(r, error, error == zipcclSuccess || stream ? comm : NULL, start);
-    (void)zipcclCommAbort(comm);
+    if (error == zipcclSuccess) /* an abort would be the other one's error */
+        E2E_OK(NULL, zipcclCommDestroy(comm));
+    else
+        (void)zipcclCommAbort(comm);
     (void)zipcclStreamDestroy(stream);
 }
 
