@@ -260,6 +260,7 @@ static zipcclResult_t daemon_open_sockets(struct daemon *d) {
         rc = server_adopt(d, &d->admin_server, &admin, admin_fd, session_accepted_admin);
     else if (rc == zipcclSuccess && admin.path[0] != '\0')
         rc = server_open_unix(d, &d->admin_server, &admin, session_accepted_admin);
+    d->server.full = d->admin_server.full = session_no_room;
     return rc;
 }
 
