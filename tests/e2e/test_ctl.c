@@ -330,17 +330,17 @@ static void case_places(struct e2e *e) {
     e2e_set(e, "admin_socket=%s/admin.sock", e->dir);
     e2e_set(e, "max_sessions=12");
     e2e_daemons(e, 1);
-    unsigned before = e2e_proc_fds(e->daemons[0].pid);
     while (n < 12)
         taken[n++] = raw_session(e->daemons[0].socket, "a");
+    unsigned held = e2e_proc_fds(e->daemons[0].pid);
     expect(e, 0, "status", 1, "max_sessions");
     snprintf(command, sizeof command, "%s/zipcclctl status --socket %s/admin.sock >/dev/null", ZIPCCL_TEST_BIN, e->dir);
     E2E_CHECK(WEXITSTATUS(system(command)) == 0, "an administrator was refused");
     while (n > 0)
         close(taken[--n]);
-    while (e2e_proc_fds(e->daemons[0].pid) > before) /* until they are gone, or the case is over */
-        e2e_sleep(0.01);
-    few.rlim_cur = few.rlim_max = before;
+    for (double end = e2e_now() + 10 * E2E_SLOW; e2e_proc_fds(e->daemons[0].pid) > held - 12; e2e_sleep(0.01))
+        E2E_CHECK(e2e_now() < end, "%u descriptors, %u with the sessions", e2e_proc_fds(e->daemons[0].pid), held);
+    few.rlim_cur = few.rlim_max = held - 12;
     E2E_CHECK(prlimit(e->daemons[0].pid, RLIMIT_NOFILE, &few, NULL) == 0, "prlimit");
     while (refused < 0 && n < 12) { /* who is taken hears nothing before a hello */
         taken[n] = raw_connect(e->daemons[0].socket);
