@@ -20,6 +20,7 @@
 #include "daemon/core/privileges.h"
 #include "daemon/core/session.h"
 #include "daemon/slice.h"
+#include "daemon/worker/worker.h"
 #include "kernels/codec.h"
 #include "proto/op.h"
 #include "zipccl.h"

@@ -32,6 +32,9 @@ struct gpu_memory {
 void gpu_memory_new(struct gpu_memory *m, enum gpu_kind kind, size_t bytes, cudaStream_t stream);
 void gpu_memory_free(struct gpu_memory *m, cudaStream_t stream);
 
+/* The processes of a daemon's GPUs, in the order of their numbers; how many there are. */
+unsigned gpu_workers(pid_t daemon, pid_t *workers, unsigned most);
+
 /* A rank of a case: its GPU, its streams. */
 struct gpu_rank {
     cudaStream_t cuda;
