@@ -71,6 +71,27 @@ static Zipccl__CommStatus *status_comm(struct comm *c, struct arena *a, uint64_t
     return m;
 }
 
+static bool status_gpus(struct daemon *d, struct arena *a, Zipccl__Status *m) {
+    struct device_gpu gpu;
+    size_t n = 0;
+    while (d->device_ops->gpu != NULL && d->device_ops->gpu(d->device, (unsigned)n, &gpu))
+        n++;
+    m->gpus = arena_take(a, (n + 1) * sizeof *m->gpus);
+    while (m->gpus != NULL && m->n_gpus < n && d->device_ops->gpu(d->device, (unsigned)m->n_gpus, &gpu)) {
+        Zipccl__GpuStatus *g = arena_take(a, sizeof *g);
+        if (g == NULL)
+            return false;
+        zipccl__gpu_status__init(g);
+        g->gpu = gpu.ordinal;
+        g->name = arena_text(a, gpu.name);
+        g->worker = (uint32_t)gpu.worker;
+        g->restarts = gpu.restarts;
+        g->error = arena_text(a, gpu.failed != NULL ? gpu.failed : "");
+        m->gpus[m->n_gpus++] = g;
+    }
+    return m->gpus != NULL;
+}
+
 static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
     uint64_t now_ns = daemon_now_ns();
     char text[160];
@@ -132,7 +153,7 @@ static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
         p->idle_seconds = now_ns > link->heard_ns ? (double)(now_ns - link->heard_ns) / 1e9 : 0;
         m->peers[m->n_peers++] = p;
     }
-    return status_counters(d, a, &m->n_counters, &m->counters);
+    return status_gpus(d, a, m) && status_counters(d, a, &m->n_counters, &m->counters);
 }
 
 void status_send(struct session *s, uint32_t id) {

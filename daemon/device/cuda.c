@@ -131,6 +131,11 @@ static zipcclResult_t find_gpus(struct device *d, const char **why) {
         snprintf(gpu->name, sizeof(gpu->name), "%.63s", p.name);
         d->ngpus++;
     }
+    if (e == cudaSuccess && d->config.own_gpu > d->ngpus) {
+        snprintf(text, sizeof(text), "there is no GPU %u", d->config.own_gpu - 1);
+        return zipcclInvalidUsage;
+    }
+    d->own = d->config.own_gpu ? &d->gpus[d->config.own_gpu - 1] : NULL;
     if (e != cudaSuccess) {
         snprintf(text, sizeof(text), "the GPUs cannot be used: %s (%d); device = host serves without them",
                  cudaGetErrorString(e), (int)e);

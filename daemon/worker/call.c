@@ -48,7 +48,7 @@ zipcclResult_t worker_call(struct worker *w, struct worker_record *record, uint6
             wait_a_moment(w, 100);
     }
     if (!told || w->answered != call) {
-        *why = w->cause[0] ? workers_text(d, w->cause) : "the GPU's worker has just died";
+        *why = worker_end(w);
         return zipcclUnhandledDeviceError;
     }
     zipcclResult_t result = (zipcclResult_t)w->reply.reply.result;

@@ -48,6 +48,8 @@ const char *workers_text(struct device *d, const char *text) {
 void workers_notify(struct device *d) {
     uint64_t one = 1;
     ssize_t n;
+    if (d->looking) /* and will see it */
+        return;
     do {
         n = write(d->notify_fd, &one, sizeof(one));
     } while (n < 0 && errno == EINTR);
@@ -169,6 +171,7 @@ static void read_count(int fd) {
 
 static void workers_poll(struct device *d) {
     struct epoll_event events[2 * WORKER_MAX + 4];
+    d->looking = true;
     int n = epoll_wait(d->epoll_fd, events, sizeof(events) / sizeof(events[0]), 0);
     for (int i = 0; i < n; i++) {
         uint32_t id = events[i].data.u32;
@@ -185,6 +188,7 @@ static void workers_poll(struct device *d) {
     }
     for (unsigned i = 0; i < d->nworkers; i++)
         worker_look(&d->workers[i]);
+    d->looking = false;
     device_host.poll(d->host);
     struct device_job *job = d->done.head;
     job_queue_init(&d->done);

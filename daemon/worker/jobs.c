@@ -52,14 +52,19 @@ static bool address(const struct device_job *job, uint32_t i, const void **ptr) 
 static struct worker *worker_of_job(const struct device *d, const struct device_job *job, const char **why) {
     struct worker *w = NULL;
     const void *ptr;
+    bool foreign = false;
     *why = NULL;
     for (uint32_t i = 0; address(job, i, &ptr); i++) {
         const struct memory *m = ptr ? memory_of(d, ptr) : NULL;
+        if (ptr && !m)
+            foreign = true;
         if (!m || !m->home)
             continue;
         w = w ? w : m->home;
         *why = *why ? *why : memory_dead(m);
     }
+    if (w && !*why && (foreign || job->ninputs > WORKER_MAX_INPUTS))
+        *why = "a GPU's worker cannot reach all memory of the operation";
     return w;
 }
 
@@ -84,19 +89,13 @@ static void end_job(struct device *d, struct device_job *job) {
     job_queue_push(&d->done, job);
 }
 
-/* All memory that it names is known to the worker. False: some cannot be. */
-static bool tell_memory(struct worker *w, struct device_job *job) {
+/* All memory that it names is made known to the worker. False: it dies. */
+static bool tell_memory(struct worker *w, const struct device_job *job) {
     const void *ptr;
     for (uint32_t i = 0; address(job, i, &ptr); i++) {
         struct memory *m = ptr ? memory_of(w->device, ptr) : NULL;
-        if (ptr && !m) {
-            job->why = "memory of an operation is not known to the device";
+        if (m && !memory_tell(w, m))
             return false;
-        }
-        if (m && !memory_tell(w, m)) {
-            job->why = w->cause[0] ? workers_text(w->device, w->cause) : "the GPU's worker has just died";
-            return false;
-        }
     }
     return true;
 }
@@ -156,16 +155,14 @@ void worker_pump(struct worker *w) {
     worker_gates_pump(w);
     while (w->state == WORKER_UP && w->waiting.head && w->nidle > 0 &&
            worker_ring_room(&w->channel.shared->to_worker) >= room_for(w->waiting.head)) {
-        struct device_job *job = job_queue_pop(&w->waiting);
-        if (!tell_memory(w, job) || job->ninputs > WORKER_MAX_INPUTS) {
-            job->result = zipcclUnhandledDeviceError;
-            end_job(w->device, job);
-            continue;
-        }
+        struct device_job *job = w->waiting.head;
+        if (!tell_memory(w, job))
+            return; /* its jobs end with it */
+        (void)job_queue_pop(&w->waiting);
         uint32_t slot = w->idle_slots[--w->nidle];
         w->jobs[slot] = job;
         if (!tell_job(w, job, slot))
-            return; /* it dies, and its jobs with it */
+            return;
     }
     if (!w->device->timer_ns)
         workers_arm(w->device);

@@ -17,10 +17,7 @@ struct memory *memory_of(const struct device *d, const void *ptr) {
 }
 
 const char *memory_dead(const struct memory *m) {
-    const struct worker *w = m->home;
-    if (!w || (w->generation == m->home_generation && w->state == WORKER_UP))
-        return NULL;
-    return w->why ? w->why : "the GPU's worker has just died";
+    return m->home ? worker_lost(m->home, m->home_generation) : NULL;
 }
 
 static struct worker_record record_of(const struct memory *m) {
@@ -104,9 +101,10 @@ static zipcclResult_t import_gpu(struct device *d, struct memory *m, const struc
         if (m->fd < 0)
             return zipcclSystemError;
     }
-    *why = w->cause;
-    if (!send_fd(w, m))
+    if (!send_fd(w, m)) {
+        *why = worker_end(w);
         return zipcclUnhandledDeviceError;
+    }
     struct worker_record r = record_of(m);
     zipcclResult_t result = worker_call(w, &r, d->timeout_ns, why);
     if (result == zipcclSuccess)

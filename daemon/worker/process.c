@@ -168,6 +168,10 @@ static void measure(struct process *p, const struct worker_record *r) {
     reply(p, r->call, good ? zipcclSuccess : zipcclUnhandledDeviceError, "it cannot be measured", bps);
 }
 
+static void ping(struct process *p, const struct worker_record *r) {
+    reply(p, r->call, zipcclSuccess, NULL, NULL);
+}
+
 static void handle(struct process *p, const struct worker_record *r) {
     static void (*const handlers[])(struct process *, const struct worker_record *) = {
         [WORKER_MAP] = map,
@@ -179,6 +183,7 @@ static void handle(struct process *p, const struct worker_record *r) {
         [WORKER_STREAM_CLOSE] = stream_close,
         [WORKER_GATE] = gate,
         [WORKER_MEASURE] = measure,
+        [WORKER_PING] = ping,
     };
     if (r->type >= sizeof(handlers) / sizeof(handlers[0]))
         process_broken("an unknown record");
@@ -272,7 +277,7 @@ static void tell_gpus(struct process *p) {
 int worker_run(int fd) {
     static struct process process; /* large */
     struct process *p = &process;
-    struct worker_start start;
+    struct worker_start start = {0};
     const char *why = "";
     if (!begin(p, fd, &start)) {
         fprintf(stderr, "zipccld --worker is started by zipccld alone\n");
@@ -284,6 +289,9 @@ int worker_run(int fd) {
     static const int ignored[] = {SIGPIPE, SIGINT, SIGTERM, SIGHUP};
     for (unsigned i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
         signal(ignored[i], SIG_IGN);
+    char name[16];
+    snprintf(name, sizeof(name), "zipccld-gpu%u", start.own_gpu - 1);
+    (void)prctl(PR_SET_NAME, name); /* else it would be "exe" */
     slice_set(SLICE_SHORT_NS);
     const struct device_config config = {.workers = 1, .gpu_sms = start.gpu_sms, .own_gpu = start.own_gpu};
     zipcclResult_t result = device_load_cuda(&config, &p->ops, &p->device, &why);

@@ -30,6 +30,7 @@ enum worker_record_type {
     WORKER_STREAM_CLOSE, /* its number */
     WORKER_GATE,
     WORKER_MEASURE,
+    WORKER_PING, /* nothing: that it is read tells that the worker lives */
     /* from the worker */
     WORKER_REPLY,
     WORKER_GPU,    /* one that there is; all come before READY */

@@ -78,13 +78,6 @@ static void open_gate(struct device *d, struct gate *g, zipcclResult_t result, c
     queue_push(&d->opened, g);
 }
 
-/* Why a stream is of no use any more; NULL: it is. */
-static const char *dead(const struct device_stream *s) {
-    if (s->generation == s->worker->generation && s->worker->state == WORKER_UP)
-        return NULL;
-    return s->worker->why ? s->worker->why : "the worker of the stream's GPU has died";
-}
-
 zipcclResult_t workers_stream_open(struct device *d, const uint8_t *uuid, const uint8_t *events, unsigned n,
                                    struct device_stream **stream, const char **why) {
     struct worker *w = worker_of_uuid(d, uuid);
@@ -110,9 +103,10 @@ zipcclResult_t workers_stream_open(struct device *d, const uint8_t *uuid, const 
             told = told && worker_push(w, &r);
     }
     zipcclResult_t result = zipcclUnhandledDeviceError;
-    *why = "the GPU's worker has just died";
     if (told)
         result = worker_call(w, &r, d->timeout_ns, why);
+    else
+        *why = worker_end(w);
     if (result != zipcclSuccess) {
         free(s);
         return result;
@@ -132,12 +126,13 @@ zipcclResult_t workers_stream_gate(struct device_stream *s, unsigned i, const st
     g->event = i;
     g->gate = *gate;
     g->sent = g->opened = false;
-    if (dead(s)) {
-        open_gate(d, g, zipcclUnhandledDeviceError, dead(s));
+    const char *why = worker_lost(s->worker, s->generation);
+    if (why) {
+        open_gate(d, g, zipcclUnhandledDeviceError, why);
         return zipcclSuccess;
     }
     queue_push(&s->worker->gates, g);
-    worker_gates_pump(s->worker);
+    worker_pump(s->worker);
     return zipcclSuccess;
 }
 
@@ -167,6 +162,15 @@ void worker_gate_opened(struct worker *w, const struct worker_record *r) {
     text[sizeof(text) - 1] = '\0';
     open_gate(d, g, r->opened.result == zipcclSuccess ? zipcclSuccess : zipcclUnhandledDeviceError,
               text[0] ? workers_text(d, text) : NULL);
+}
+
+bool worker_gates_any(const struct worker *w) {
+    const struct device *d = w->device;
+    for (uint32_t i = 0; i < d->ngates; i++) {
+        if (d->gates[i]->stream && d->gates[i]->stream->worker == w && !d->gates[i]->opened)
+            return true;
+    }
+    return false;
 }
 
 void worker_gates_fail(struct worker *w, const char *why) {
@@ -203,7 +207,7 @@ void workers_stream_close(struct device_stream *s) {
     }
     /* Its client may destroy the events next: nobody looks at them then. */
     struct worker_record r = {.type = WORKER_STREAM_CLOSE, .stream = {.number = s->number}};
-    if (!dead(s))
+    if (s->generation == w->generation && w->state == WORKER_UP)
         (void)worker_call(w, &r, d->timeout_ns, &why);
     free(s);
 }

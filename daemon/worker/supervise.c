@@ -24,12 +24,18 @@
 #define SOON_NS       (50 * MS) /* before a new one starts; doubled where starts fail */
 #define LATE_NS       (30000 * MS)
 #define SEND_START_MS 1000
+#define END_MS        500u
 #define CLOSE_NS      (2000 * MS)
 #define FAST_NS       (5 * MS) /* between ticks while one is down */
 #define SLOW_NS       (250 * MS)
 #define WORKER_FD     3
 
 extern char **environ;
+
+const char *worker_lost(const struct worker *w, uint32_t generation) {
+    bool gone = generation != w->generation || w->state == WORKER_DOWN;
+    return !gone ? NULL : w->why ? w->why : "the GPU has no worker";
+}
 
 struct worker *worker_of_uuid(struct device *d, const uint8_t *uuid) {
     for (unsigned i = 0; i < d->nworkers; i++) {
@@ -307,6 +313,19 @@ static bool hangs(struct worker *w, uint64_t now) {
     return any;
 }
 
+static bool has_work(const struct worker *w) {
+    return worker_jobs_any(w) || worker_gates_any(w) || !worker_ring_empty(&w->channel.shared->to_worker) ||
+           heartbeat_busy(heartbeat_read(&w->channel.shared->beats[0]));
+}
+
+/* One that works, or waits for a client's stream, is given something to read: a stopped process shows by that alone. */
+static void ping(struct worker *w) {
+    const struct worker_record r = {.type = WORKER_PING};
+    struct worker_ring *ring = &w->channel.shared->to_worker;
+    if (has_work(w) && worker_ring_empty(ring) && !worker_ring_push(ring, &r, w->channel.worker_event))
+        worker_kill(w, "GPU %u (%s): its worker (pid %d) has a broken ring", w->ordinal, w->name, (int)w->pid);
+}
+
 static void tick(struct worker *w, uint64_t now) {
     switch (w->state) {
     case WORKER_DYING:
@@ -324,6 +343,8 @@ static void tick(struct worker *w, uint64_t now) {
         if (hangs(w, now))
             worker_kill(w, "GPU %u (%s): its worker (pid %d) was stuck for %.1f s", w->ordinal, w->name, (int)w->pid,
                         (double)w->device->timeout_ns / 1e9);
+        else
+            ping(w);
         break;
     }
 }
@@ -333,11 +354,6 @@ void workers_tick(struct device *d) {
     for (unsigned i = 0; i < d->nworkers; i++)
         tick(&d->workers[i], now);
     workers_arm(d);
-}
-
-static bool has_work(const struct worker *w) {
-    return worker_jobs_any(w) || !worker_ring_empty(&w->channel.shared->to_worker) ||
-           heartbeat_busy(heartbeat_read(&w->channel.shared->beats[0]));
 }
 
 /* The timer ticks fast while a worker is not up, slowly while one works, else not at all. */
@@ -376,6 +392,14 @@ bool worker_await(struct worker *w, uint64_t ns, const char **why) {
         tick(w, workers_now_ns());
     }
     return true;
+}
+
+const char *worker_end(struct worker *w) {
+    for (unsigned i = 0; w->state == WORKER_DYING && i < END_MS && !reap(w); i++)
+        (void)usleep(1000);
+    return w->state != WORKER_DYING ? w->why
+           : w->cause[0]            ? workers_text(w->device, w->cause)
+                                    : "the GPU's worker dies";
 }
 
 void worker_close(struct worker *w) {

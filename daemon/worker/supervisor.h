@@ -117,6 +117,7 @@ struct device {
     uint64_t timer_ns; /* its interval; 0: off */
     uint64_t timeout_ns;
     unsigned nworkers;
+    bool looking;     /* poll is, and has not run yet what it finds */
     bool discovering; /* the first worker tells what GPUs there are */
     bool mps;
     struct worker workers[WORKER_MAX];
@@ -155,6 +156,7 @@ zipcclResult_t workers_stream_gate(struct device_stream *stream, unsigned i, con
 void workers_stream_close(struct device_stream *stream);
 void worker_gates_pump(struct worker *w);
 void worker_gate_opened(struct worker *w, const struct worker_record *record);
+bool worker_gates_any(const struct worker *w);
 void worker_gates_fail(struct worker *w, const char *why);
 void workers_gates_run(struct device *d);
 void workers_gates_free(struct device *d);
@@ -164,7 +166,7 @@ zipcclResult_t workers_import(struct device *d, const struct device_import *impo
                               const char **why);
 void workers_release(struct device *d, struct device_memory *memory);
 struct memory *memory_of(const struct device *d, const void *ptr);
-/* Tells the worker of it where it does not know; false: it cannot be told, and dies. */
+/* Tells the worker of it where it does not know; false: it dies. */
 bool memory_tell(struct worker *w, struct memory *m);
 /* All workers that know it forget it. */
 void memory_untell(struct device *d, struct memory *m);
@@ -179,6 +181,8 @@ void workers_free(struct device *d, void *ptr, size_t bytes);
 void scratch_close(struct device *d);
 
 /* supervise.c */
+/* Why what the process of that generation had is gone; NULL: it is not, or not yet: then it is not known why. */
+const char *worker_lost(const struct worker *w, uint32_t generation);
 struct worker *worker_of_uuid(struct device *d, const uint8_t *uuid);
 void worker_init(struct worker *w, struct device *d, unsigned ordinal);
 bool worker_spawn(struct worker *w);
@@ -192,6 +196,8 @@ void workers_arm(struct device *d);
 /* Waits until it is up; else *why. */
 bool worker_await(struct worker *w, uint64_t ns, const char **why);
 void worker_close(struct worker *w);
+/* One that dies is waited for, for a moment: why it did, for a call that it did not answer. */
+const char *worker_end(struct worker *w);
 
 /* call.c */
 /* Waits for room in its ring, for a bounded time; false: it dies. */

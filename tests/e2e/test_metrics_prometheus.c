@@ -190,7 +190,7 @@ static void case_prometheus(struct e2e *e) {
     }
     data = ask(port, "/api/v1/rules", NULL);
     json_t *group = json_array_get(json_object_get(data, "groups"), 0);
-    E2E_CHECK(json_array_size(json_object_get(group, "rules")) == 6, "rules");
+    E2E_CHECK(json_array_size(json_object_get(group, "rules")) == 7, "rules");
     json_decref(data);
     json_t *dashboard = json_load_file(ZIPCCL_TEST_CONFIG "/grafana/zipccl.json", 0, NULL);
     unsigned answered = ask_all(port, dashboard, &asked);

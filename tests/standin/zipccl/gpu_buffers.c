@@ -95,54 +95,25 @@ void gpu_memory_free(struct gpu_memory *m, cudaStream_t stream) {
         CUDA_OK(cudaFreeHost(m->base));
 }
 
-/* The first line of a file of /proc; NULs become blanks. */
-static bool proc_line(const char *pid, const char *file, char *line, size_t size) {
-    char path[300];
-    snprintf(path, sizeof(path), "/proc/%s/%s", pid, file);
-    FILE *f = fopen(path, "r");
-    size_t n = f ? fread(line, 1, size - 1, f) : 0;
-    if (f)
-        fclose(f);
-    for (size_t i = 0; i < n; i++)
-        line[i] = line[i] ? line[i] : ' ';
-    line[n] = '\0';
-    return n > 0;
-}
-
-/* Workers are started one after another, in the order of GPUs; so are process ids, but for the rare turn of them. What
- * tells is the start time, in field 22. */
-static int by_start(const void *a, const void *b) {
-    const unsigned long long *x = a, *y = b;
-    return x[0] != y[0] ? (x[0] > y[0]) - (x[0] < y[0]) : (x[1] > y[1]) - (x[1] < y[1]);
-}
-
-unsigned gpu_workers(pid_t daemon, pid_t *workers, unsigned most) {
-    unsigned long long found[64][2];
-    unsigned n = 0;
+pid_t gpu_worker(pid_t daemon, unsigned gpu) {
+    pid_t found = 0;
     DIR *dir = opendir("/proc");
     E2E_CHECK(dir, "/proc");
-    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
-        char stat[1024], command[1024];
-        int parent = 0;
-        unsigned long long start = 0;
-        if (e->d_name[0] < '1' || e->d_name[0] > '9' || !proc_line(e->d_name, "stat", stat, sizeof(stat)))
-            continue;
-        const char *rest = strrchr(stat, ')');
-        if (!rest ||
-            sscanf(rest, ") %*c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &parent,
-                   &start) != 2 ||
-            parent != (int)daemon || rest[2] == 'Z' || !proc_line(e->d_name, "cmdline", command, sizeof(command)) ||
-            !strstr(command, "--worker="))
-            continue;
-        E2E_CHECK(n < 64, "more workers than there can be");
-        found[n][0] = start;
-        found[n++][1] = strtoull(e->d_name, NULL, 10);
+    for (const struct dirent *e; !found && (e = readdir(dir)) != NULL;) {
+        char path[300];
+        unsigned number = 0;
+        int pid = 0, parent = 0;
+        char state = 0;
+        snprintf(path, sizeof(path), "/proc/%.20s/stat", e->d_name);
+        FILE *f = e->d_name[0] >= '1' && e->d_name[0] <= '9' ? fopen(path, "r") : NULL;
+        if (f && fscanf(f, "%d (zipccld-gpu%u) %c %d", &pid, &number, &state, &parent) == 4 && parent == (int)daemon &&
+            number == gpu && state != 'Z')
+            found = pid;
+        if (f)
+            fclose(f);
     }
     closedir(dir);
-    qsort(found, n, sizeof(found[0]), by_start);
-    for (unsigned i = 0; i < n && i < most; i++)
-        workers[i] = (pid_t)found[i][1];
-    return n;
+    return found;
 }
 
 void gpu_rank_begin(struct gpu_rank *g, int device) {

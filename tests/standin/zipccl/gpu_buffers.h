@@ -32,8 +32,8 @@ struct gpu_memory {
 void gpu_memory_new(struct gpu_memory *m, enum gpu_kind kind, size_t bytes, cudaStream_t stream);
 void gpu_memory_free(struct gpu_memory *m, cudaStream_t stream);
 
-/* The processes of a daemon's GPUs, in the order of their numbers; how many there are. */
-unsigned gpu_workers(pid_t daemon, pid_t *workers, unsigned most);
+/* The process that works on a GPU for a daemon; 0: there is none now. */
+pid_t gpu_worker(pid_t daemon, unsigned gpu);
 
 /* A rank of a case: its GPU, its streams. */
 struct gpu_rank {
