@@ -7,8 +7,7 @@
 
 #include "daemon/worker/supervisor.h"
 
-/* Reads what it says, and sleeps for at most a moment where that is nothing. */
-static void wait_a_moment(struct worker *w, int ms) {
+void worker_wait(struct worker *w, int ms) {
     struct pollfd fds[] = {{.fd = w->channel.daemon_event, .events = POLLIN},
                            {.fd = w->channel.socket, .events = POLLRDHUP}};
     (void)poll(fds, 2, ms);
@@ -31,7 +30,7 @@ bool worker_push(struct worker *w, const struct worker_record *record) {
         if (now > end)
             worker_kill(w, "GPU %u (%s): its worker (pid %d) takes nothing any more", w->ordinal, w->name, (int)w->pid);
         else
-            wait_a_moment(w, 1);
+            worker_wait(w, 1);
     }
     return false;
 }
@@ -45,7 +44,7 @@ zipcclResult_t worker_call(struct worker *w, struct worker_record *record, uint6
         if (workers_now_ns() > end)
             worker_kill(w, "GPU %u (%s): its worker (pid %d) does not answer", w->ordinal, w->name, (int)w->pid);
         else
-            wait_a_moment(w, 100);
+            worker_wait(w, 100);
     }
     if (!told || w->answered != call) {
         *why = worker_end(w);

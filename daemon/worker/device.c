@@ -104,8 +104,8 @@ static zipcclResult_t start_workers(struct device *d, const char **why) {
     *why = "no worker process can be started";
     if (!open_channel(d, first) || !worker_spawn(first))
         return zipcclSystemError;
-    while (first->state == WORKER_STARTING && workers_now_ns() < first->started_ns + START_NS)
-        (void)worker_await(first, 100000000, why);
+    while (first->state == WORKER_STARTING || first->state == WORKER_DYING)
+        worker_step(first);
     if (first->state != WORKER_UP || !first->known) {
         /* READY's own result; else it died before. */
         bool said = first->reply.type == WORKER_READY;

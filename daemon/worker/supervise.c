@@ -374,8 +374,15 @@ void workers_arm(struct device *d) {
         d->timer_ns = want;
 }
 
+void worker_step(struct worker *w) {
+    if (w->state == WORKER_UP || w->state == WORKER_STARTING)
+        worker_wait(w, (int)(FAST_NS / MS));
+    else
+        (void)usleep((useconds_t)(FAST_NS / 1000));
+    tick(w, workers_now_ns());
+}
+
 bool worker_await(struct worker *w, uint64_t ns, const char **why) {
-    struct device *d = w->device;
     uint64_t end = workers_now_ns() + ns;
     while (w->state != WORKER_UP) {
         uint64_t now = workers_now_ns();
@@ -384,12 +391,7 @@ bool worker_await(struct worker *w, uint64_t ns, const char **why) {
             *why = w->why ? w->why : "the GPU's worker does not start";
             return false;
         }
-        struct epoll_event event;
-        (void)epoll_wait(d->epoll_fd, &event, 1, (int)(FAST_NS / MS));
-        if (w->state == WORKER_STARTING && waitpid(w->pid, &(int){0}, WNOHANG | WNOWAIT) == w->pid)
-            worker_kill(w, "%s", "");
-        worker_look(w);
-        tick(w, workers_now_ns());
+        worker_step(w);
     }
     return true;
 }

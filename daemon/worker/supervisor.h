@@ -193,6 +193,8 @@ void worker_look(struct worker *w);
 /* Time has passed: reaps, starts again, finds what hangs. */
 void workers_tick(struct device *d);
 void workers_arm(struct device *d);
+/* A moment of its life, while nobody polls. */
+void worker_step(struct worker *w);
 /* Waits until it is up; else *why. */
 bool worker_await(struct worker *w, uint64_t ns, const char **why);
 void worker_close(struct worker *w);
@@ -200,6 +202,8 @@ void worker_close(struct worker *w);
 const char *worker_end(struct worker *w);
 
 /* call.c */
+/* Reads what it says, and sleeps for at most so long where that is nothing. */
+void worker_wait(struct worker *w, int ms);
 /* Waits for room in its ring, for a bounded time; false: it dies. */
 bool worker_push(struct worker *w, const struct worker_record *record);
 /* Until the worker answers. Errors are those of the call, or of the worker's death. */
