@@ -112,15 +112,8 @@ static zipcclResult_t import_gpu(struct device *d, struct memory *m, const struc
     return result;
 }
 
+/* It is in no list. */
 static void drop(struct device *d, struct memory *m) {
-    if (m->home) {
-        for (struct memory **p = &d->memories; *p; p = &(*p)->next) {
-            if (*p == m) {
-                *p = m->next;
-                break;
-            }
-        }
-    }
     if (m->range.base) {
         memory_untell(d, m);
         ranges_remove(&d->ranges, &m->range);
@@ -164,10 +157,6 @@ zipcclResult_t workers_import(struct device *d, const struct device_import *in, 
         m->process_start = in->process_start;
         m->id = in->id;
         m->offset = in->offset;
-        if (home) {
-            m->next = d->memories;
-            d->memories = m;
-        }
         zipcclResult_t result = home ? import_gpu(d, m, in, why) : import_host(d, m, in, why);
         if (result == zipcclSuccess && !ranges_add(&d->ranges, &m->range)) {
             *why = "no memory";
@@ -177,6 +166,8 @@ zipcclResult_t workers_import(struct device *d, const struct device_import *in, 
             drop(d, m);
             return result;
         }
+        m->next = d->memories;
+        d->memories = m;
     }
     m->refs++;
     *out = (struct device_memory){.base = m->range.base, .bytes = m->range.bytes, .on_gpu = home != NULL, .own = m};
@@ -186,12 +177,22 @@ zipcclResult_t workers_import(struct device *d, const struct device_import *in, 
 void workers_release(struct device *d, struct device_memory *memory) {
     struct memory *m = memory->own;
     *memory = (struct device_memory){0};
-    if (m && --m->refs == 0)
-        drop(d, m);
+    if (!m || --m->refs > 0)
+        return;
+    for (struct memory **p = &d->memories; *p; p = &(*p)->next) {
+        if (*p == m) {
+            *p = m->next;
+            break;
+        }
+    }
+    drop(d, m);
 }
 
 void workers_memory_free(struct device *d) {
-    while (d->memories)
-        drop(d, d->memories);
+    while (d->memories) {
+        struct memory *m = d->memories;
+        d->memories = m->next;
+        drop(d, m);
+    }
     ranges_free(&d->ranges);
 }

@@ -83,11 +83,12 @@ static void give_gap(struct scratch *s, size_t offset, size_t bytes) {
         return;
     }
     if (s->ngaps == s->gaps_capacity) {
-        struct extent *grown = realloc(s->gaps, 2 * s->gaps_capacity * sizeof(*grown));
+        size_t capacity = s->gaps_capacity ? 2 * s->gaps_capacity : 16;
+        struct extent *grown = realloc(s->gaps, capacity * sizeof(*grown));
         if (!grown)
             return;
         s->gaps = grown;
-        s->gaps_capacity *= 2;
+        s->gaps_capacity = capacity;
     }
     memmove(&s->gaps[i + 1], &s->gaps[i], (s->ngaps - i) * sizeof(*s->gaps));
     s->gaps[i] = (struct extent){offset, bytes};

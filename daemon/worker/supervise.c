@@ -30,8 +30,6 @@
 #define SLOW_NS       (250 * MS)
 #define WORKER_FD     3
 
-extern char **environ;
-
 const char *worker_lost(const struct worker *w, uint32_t generation) {
     bool gone = generation != w->generation || w->state == WORKER_DOWN;
     return !gone ? NULL : w->why ? w->why : "the GPU has no worker";

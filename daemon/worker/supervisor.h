@@ -122,7 +122,7 @@ struct device {
     bool mps;
     struct worker workers[WORKER_MAX];
     struct ranges ranges;
-    struct memory *memories; /* of GPUs */
+    struct memory *memories; /* of clients */
     struct scratch scratch;
     struct job_queue done; /* for poll */
     struct gate_queue opened;
