@@ -45,6 +45,7 @@
     X(peers_connected, "connections to other daemons that came up")                                                    \
     X(peers_lost, "connections to other daemons that were lost")                                                       \
     X(peers_refused, "connections to other daemons that were refused: key, version, time, or no handshake")            \
+    X(workers_lost, "worker processes of GPUs that ended: by an error of the GPU, a signal, or time")                  \
     X(profiles_used, "communicators that began with what an earlier one of the same nodes learned")                    \
     X(fabric_sent_bytes, "bytes sent by the fabric")                                                                   \
     X(fabric_received_bytes, "bytes received by the fabric")

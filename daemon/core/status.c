@@ -93,6 +93,27 @@ static int worse_peer(const void *left, const void *right) {
     return strcmp(a->node, b->node);
 }
 
+static bool status_gpus(struct daemon *d, struct arena *a, Zipccl__Status *m) {
+    struct device_gpu gpu;
+    size_t n = 0;
+    while (d->device_ops->gpu != NULL && d->device_ops->gpu(d->device, (unsigned)n, &gpu))
+        n++;
+    m->gpus = arena_take(a, (n + 1) * sizeof *m->gpus);
+    while (m->gpus != NULL && m->n_gpus < n && d->device_ops->gpu(d->device, (unsigned)m->n_gpus, &gpu)) {
+        Zipccl__GpuStatus *g = arena_take(a, sizeof *g);
+        if (g == NULL)
+            return false;
+        zipccl__gpu_status__init(g);
+        g->gpu = gpu.ordinal;
+        g->name = arena_text(a, gpu.name);
+        g->worker = (uint32_t)gpu.worker;
+        g->restarts = gpu.restarts;
+        g->error = arena_text(a, gpu.failed != NULL ? gpu.failed : "");
+        m->gpus[m->n_gpus++] = g;
+    }
+    return m->gpus != NULL;
+}
+
 static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
     uint64_t now_ns = daemon_now_ns();
     char text[160];
@@ -158,7 +179,7 @@ static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
     }
     qsort(m->peers, m->n_peers, sizeof *m->peers, worse_peer);
     m->n_peers = m->n_peers < STATUS_MAX_ROWS ? m->n_peers : STATUS_MAX_ROWS;
-    return status_counters(d, a, &m->n_counters, &m->counters);
+    return status_gpus(d, a, m) && status_counters(d, a, &m->n_counters, &m->counters);
 }
 
 void status_send(struct session *s, uint32_t id) {

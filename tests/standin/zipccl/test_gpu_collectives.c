@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gpu_buffers.h"
 
@@ -135,21 +136,34 @@ static void chunks_rank(struct e2e_rank *r) {
     gpu_rank_end(&g);
 }
 
-/* What only GPUs can have done: the daemons have launched kernels. */
-static void check_launches(const struct e2e *e, unsigned node) {
+static unsigned long launches(const struct e2e *e, pid_t pid) {
     char path[128], row[65] = "";
-    unsigned long launches = 0;
-    snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)e->daemons[node].pid);
+    unsigned long all = 0;
+    snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)pid);
     FILE *f = fopen(path, "r");
     E2E_CHECK(f, "%s", path);
     while (fread(row, 64, 1, f) == 1) {
         char name[65];
         unsigned long n;
         if (sscanf(row, "%64s %lu", name, &n) == 2 && strncmp(name, "cudaLaunchKernel", 16) == 0)
-            launches += n;
+            all += n;
     }
     fclose(f);
-    E2E_CHECK(launches > 100, "node %u has launched %lu kernels", node, launches);
+    return all;
+}
+
+/* What only GPUs can have done: the workers have launched kernels. The daemon itself has made no call of CUDA. */
+static void check_launches(const struct e2e *e, unsigned node) {
+    const pid_t daemon = e->daemons[node].pid;
+    char path[128];
+    for (unsigned i = 0; i < 2; i++) {
+        pid_t worker = gpu_worker(daemon, i);
+        E2E_CHECK(worker, "node %u, GPU %u has no worker", node, i);
+        unsigned long found = launches(e, worker);
+        E2E_CHECK(found > 50, "node %u, GPU %u: %lu kernels were launched", node, i, found);
+    }
+    snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)daemon);
+    E2E_CHECK(access(path, F_OK) != 0, "the daemon of node %u has called CUDA", node);
 }
 
 static void case_chunks(struct e2e *e) {
