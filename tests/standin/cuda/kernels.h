@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernels: a shared object of translated PTX and the executor, opened at run time (kernels.cpp).
+ */
+#ifndef ZIPCCL_TESTS_STANDIN_KERNELS_H
+#define ZIPCCL_TESTS_STANDIN_KERNELS_H
+
+#include <stddef.h>
+
+#define STANDIN_KERNELS_FIND "standin_kernels_find"
+#define STANDIN_KERNELS_RUN  "standin_kernels_run"
+
+struct standin_kernel_info {
+    unsigned static_shared, max_threads, params;
+    const unsigned *param_bytes;
+};
+/* 0: no such kernel. */
+typedef int standin_kernels_find_fn(const char *name, struct standin_kernel_info *info);
+typedef void standin_kernels_run_fn(const char *name, const unsigned *grid, const unsigned *block, size_t shared,
+                                    void *const *args);
+
+#endif
