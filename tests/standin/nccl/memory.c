@@ -2,10 +2,10 @@
  *
  * Memory of the library's own, registrations, and what queued operations use.
  */
-#include <cuda.h>
 #include <stdlib.h>
 
 #include "nccl_standin.h"
+#include "tests/standin/cuda/core.h"
 
 struct range {
     struct range *next;
@@ -64,10 +64,8 @@ EXPORT ncclResult_t ncclMemAlloc(void **ptr, size_t bytes) {
         return result;
     if (!ptr || bytes == 0)
         return ncclInvalidArgument;
-    CUdeviceptr memory;
-    if (cuMemAlloc(&memory, bytes) != CUDA_SUCCESS)
+    if (standin_alloc(ptr, bytes, STANDIN_DEVICE) != 0)
         return ncclUnhandledCudaError;
-    *ptr = (void *)(uintptr_t)memory;
     pthread_mutex_lock(&lock);
     add(&allocated, *ptr, bytes);
     pthread_mutex_unlock(&lock);
@@ -91,7 +89,7 @@ EXPORT ncclResult_t ncclMemFree(void *ptr) {
         return ncclInvalidArgument;
     }
     free(range);
-    return cuMemFree((CUdeviceptr)(uintptr_t)ptr) == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
+    return standin_free(ptr) == 0 ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *base, size_t bytes, void **handle) {
