@@ -214,8 +214,7 @@ static struct nccl_recv *get_recv(struct fabric *f, bool bounce) {
     }
     recv = calloc(1, sizeof(*recv));
     void *memory = NULL;
-    if (recv && bounce &&
-        f->library.cudaHostAlloc(&memory, NCCL_SMALL_BYTES, cudaHostAllocPortable) != cudaSuccess) {
+    if (recv && bounce && f->library.cudaHostAlloc(&memory, NCCL_SMALL_BYTES, cudaHostAllocPortable) != cudaSuccess) {
         free(recv);
         return NULL;
     }

@@ -134,7 +134,7 @@ struct nccl_comm {
     zipcclResult_t reason; /* of it */
     bool gone;             /* not in the list any more: freed with the last user */
     unsigned users;        /* posted control receives, control messages, commands under way */
-    uint32_t proposals;      /* node 0: heard, and the latest */
+    uint32_t proposals;    /* node 0: heard, and the latest */
     uint64_t latest;
     struct nccl_entry *init; /* its place, until it is handed over */
     ncclUniqueId unique;
@@ -174,7 +174,7 @@ struct nccl_comm {
 struct nccl_library {
     void *nccl, *cudart;
     int version;
-#define NCCL_POINTER(type, name, args)             type(*name) args;
+#define NCCL_POINTER(type, name, args)              type(*name) args;
 #define NCCL_LATER_POINTER(since, type, name, args) type(*name) args;
     NCCL_FUNCTIONS(NCCL_POINTER)
     NCCL_LATER(NCCL_LATER_POINTER)
@@ -240,11 +240,11 @@ void nccl_comm_answer(struct nccl_command *command);
 void nccl_comm_free_all(struct fabric *f);
 
 /* nccl_order.c, loop thread */
-void nccl_order_init(struct nccl_comm *comm);                                 /* node 0: the id is known */
-bool nccl_order_heard(struct nccl_peer *peer, const struct nccl_control *c);  /* false: nonsense */
+void nccl_order_init(struct nccl_comm *comm);                                /* node 0: the id is known */
+bool nccl_order_heard(struct nccl_peer *peer, const struct nccl_control *c); /* false: nonsense */
 void nccl_order_matched(struct nccl_comm *comm, struct nccl_recv *recv, uint32_t node);
-void nccl_order_drop(struct nccl_comm *comm);                                 /* its entries */
-void nccl_order_run(struct fabric *f);                                        /* launches what is next */
+void nccl_order_drop(struct nccl_comm *comm); /* its entries */
+void nccl_order_run(struct fabric *f);        /* launches what is next */
 
 /* nccl_launch.c */
 ZIPCCL_MUST_CHECK bool nccl_launch_start(struct fabric *f);

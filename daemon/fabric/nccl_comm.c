@@ -96,8 +96,8 @@ void nccl_comm_tell(struct nccl_comm *comm, uint32_t node, const struct nccl_con
     letter->body = *control;
     memset(&letter->send, 0, sizeof(letter->send));
     letter->send.peer = peer->endpoint;
-    letter->send.header = (struct fabric_header){
-        .comm = comm->key, .node = comm->node, .seq = peer->out_seq++, .channel = NCCL_CONTROL};
+    letter->send.header =
+        (struct fabric_header){.comm = comm->key, .node = comm->node, .seq = peer->out_seq++, .channel = NCCL_CONTROL};
     letter->send.iov[0] = (struct fabric_iov){&letter->body, control_bytes(control)};
     letter->send.niov = 1;
     letter->send.done = told;

@@ -106,8 +106,8 @@ static bool make(struct fabric *f, struct nccl_comm *comm, zipcclResult_t *resul
         config.blocking = 0;
         if (f->library.version < NCCL_VERSION_CODE)
             config.version = (unsigned)f->library.version;
-        state = f->library.ncclCommInitRankConfig(&comm->handle, (int)comm->nnodes, comm->unique, (int)comm->node,
-                                                  &config);
+        state =
+            f->library.ncclCommInitRankConfig(&comm->handle, (int)comm->nnodes, comm->unique, (int)comm->node, &config);
         f->begun = true;
     }
     if (!is_bad(state) && comm->handle)

@@ -16,7 +16,11 @@
 
 struct ranks_shared {
     ncclUniqueId ids[RANKS_MAX_IDS];
-    atomic_int nids, step[8]; /* step: for the tests */
+    atomic_int nids, step[16]; /* step: for the tests */
+    struct {
+        atomic_size_t bytes;
+        char text[2048];
+    } address[8]; /* of ranks, for tests of a fabric */
 };
 
 struct rank {
