@@ -127,9 +127,9 @@ static void nccl_send(struct fabric *f, struct fabric_send *user) {
     send->comm = comm;
     send->announced = send->ended = false;
     send->body = (struct nccl_announcement){++f->ids, {bytes[0], bytes[1]}};
-    if (comm->over) {
+    if (comm->over || peer->left) {
         send->announced = true;
-        nccl_send_end(f, send, comm->reason);
+        nccl_send_end(f, send, comm->over ? comm->reason : zipcclAborted);
         return;
     }
     struct nccl_send **at = &peer->announced;
@@ -188,7 +188,9 @@ static void arrived(struct fabric_recv *below, zipcclResult_t result) {
             nccl_recv_end(f, recv, result);
         return;
     }
-    if (result == zipcclLimitExceeded && below->bytes <= user->capacity)
+    if (result != zipcclSuccess && recv->comm->over)
+        result = recv->comm->reason;
+    else if (result == zipcclLimitExceeded && below->bytes <= user->capacity)
         result = zipcclInvalidUsage; /* not this fabric's: too large for a bounce */
     else if (result == zipcclSuccess && below->bytes > user->capacity)
         result = zipcclLimitExceeded;
@@ -432,13 +434,20 @@ static void nccl_disconnect(struct fabric *f, struct fabric_peer *peer) {
     fabric_ucx.disconnect(f->below, peer);
 }
 
-static void nccl_end(struct fabric *f, uint64_t key) {
+static void nccl_abort(struct fabric *f, uint64_t key) {
     struct nccl_comm *comm = nccl_comm_find(f, key);
-    if (comm) {
+    if (comm)
         nccl_comm_end(comm, zipcclAborted, true);
+    else
+        fabric_ucx.abort(f->below, key);
+}
+
+static void nccl_forget(struct fabric *f, uint64_t key) {
+    struct nccl_comm *comm = nccl_comm_find(f, key);
+    if (comm)
         nccl_comm_forget(comm);
-    }
-    fabric_ucx.abort(f->below, key);
+    else
+        fabric_ucx.forget(f->below, key);
 }
 
 static void nccl_set_link_rate(struct fabric *f, uint64_t bits) {
@@ -476,8 +485,8 @@ const struct fabric_ops fabric_nccl = {
     .join = nccl_comm_join,
     .send = nccl_send,
     .recv = nccl_recv,
-    .abort = nccl_end,
-    .forget = nccl_end,
+    .abort = nccl_abort,
+    .forget = nccl_forget,
     .set_link_rate = nccl_set_link_rate,
     .fd = nccl_fd,
     .poll = nccl_poll,

@@ -34,7 +34,8 @@ enum nccl_kind {
     NCCL_READY,        /* receiver to sender: these messages have their receives; my proposal */
     NCCL_FINAL,        /* sender to receiver: the place; with them go those of yours that have their receives here */
     NCCL_DROP,         /* receiver to sender: this message is not wanted */
-    NCCL_BROKEN,       /* the communicator is over here */
+    NCCL_LEFT,         /* nothing more comes from here: it was forgotten */
+    NCCL_BROKEN,       /* the communicator has failed here */
 };
 
 struct nccl_control {
@@ -51,7 +52,15 @@ struct nccl_comm;
 enum nccl_memory { NCCL_PAGEABLE, NCCL_PINNED, NCCL_DEVICE };
 
 /* What the launching thread is asked for, and answers with. */
-enum nccl_what { NCCL_MAKE_ID, NCCL_MAKE, NCCL_LAUNCH, NCCL_COPY, NCCL_ABORT, NCCL_FAILED /* told unasked */ };
+enum nccl_what {
+    NCCL_MAKE_ID,
+    NCCL_MAKE,
+    NCCL_LAUNCH,
+    NCCL_COPY,
+    NCCL_LEAVE,
+    NCCL_ABORT,
+    NCCL_FAILED /* told unasked */
+};
 struct nccl_command {
     struct nccl_command *next;
     enum nccl_what what;
@@ -121,7 +130,7 @@ struct nccl_peer {
     struct nccl_send *announced; /* not in a launch yet */
     struct nccl_recv *matched, **matched_tail;
     struct nccl_entry *asked; /* our ready that is not final yet */
-    bool proposed;
+    bool proposed, left;
 };
 
 struct nccl_comm {
@@ -142,6 +151,7 @@ struct nccl_comm {
     /* the launching thread's */
     ncclComm_t handle;
     bool made, broken, told;
+    uint64_t leave_by;        /* ns */
     struct nccl_peer peers[]; /* own: unused */
 };
 
@@ -151,6 +161,8 @@ struct nccl_comm {
     X(ncclResult_t, ncclGetUniqueId, (ncclUniqueId *))                                                                 \
     X(ncclResult_t, ncclCommInitRankConfig, (ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *))                    \
     X(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t, ncclResult_t *))                                               \
+    X(ncclResult_t, ncclCommFinalize, (ncclComm_t))                                                                    \
+    X(ncclResult_t, ncclCommDestroy, (ncclComm_t))                                                                     \
     X(ncclResult_t, ncclCommAbort, (ncclComm_t))                                                                       \
     X(ncclResult_t, ncclSend, (const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t))                   \
     X(ncclResult_t, ncclRecv, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t))                         \
@@ -213,6 +225,7 @@ struct fabric {
     bool begun;
     struct nccl_entry *flying, **flying_tail;
     struct nccl_recv *copying, **copying_tail;
+    struct nccl_queue leaving;
     cudaStream_t stream, copy_stream;
     cudaEvent_t spare_events[64];
     unsigned nspare_events;
@@ -233,7 +246,8 @@ ZIPCCL_MUST_CHECK zipcclResult_t nccl_comm_join(struct fabric *f, uint64_t key, 
                                                 struct fabric_peer *const *peers);
 /* Ends what it has under way, and the communicator; may be called again. tell: the other nodes, too. */
 void nccl_comm_end(struct nccl_comm *comm, zipcclResult_t reason, bool tell);
-void nccl_comm_forget(struct nccl_comm *comm);  /* the user will not name it again */
+/* The user will not name it again. One that has nothing under way and did not fail is left in peace. */
+void nccl_comm_forget(struct nccl_comm *comm);
 void nccl_comm_release(struct nccl_comm *comm); /* one user less; frees it with the last */
 void nccl_comm_tell(struct nccl_comm *comm, uint32_t node, const struct nccl_control *control);
 void nccl_comm_answer(struct nccl_command *command);

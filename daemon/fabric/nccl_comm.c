@@ -11,6 +11,7 @@
 #include <string.h>
 
 static void heard(struct fabric_recv *recv, zipcclResult_t result);
+static void peer_left(struct nccl_peer *peer);
 
 struct nccl_comm *nccl_comm_find(struct fabric *f, uint64_t key) {
     struct nccl_comm *comm = f->comms;
@@ -31,18 +32,6 @@ static void free_if_unused(struct nccl_comm *comm) {
 
 void nccl_comm_release(struct nccl_comm *comm) {
     comm->users--;
-    free_if_unused(comm);
-}
-
-void nccl_comm_forget(struct nccl_comm *comm) {
-    struct fabric *f = comm->fabric;
-    struct nccl_comm **p = &f->comms;
-    while (*p != comm)
-        p = &(*p)->next;
-    *p = comm->next;
-    comm->next = f->gone;
-    f->gone = comm;
-    comm->gone = true;
     free_if_unused(comm);
 }
 
@@ -137,7 +126,9 @@ static void heard(struct fabric_recv *recv, zipcclResult_t result) {
         else if (!is_sound(peer, recv->bytes))
             nccl_comm_end(comm, zipcclCorruptData, true);
         else if (peer->heard.kind == NCCL_BROKEN)
-            nccl_comm_end(comm, zipcclRemoteError, false);
+            nccl_comm_end(comm, zipcclAborted, false);
+        else if (peer->heard.kind == NCCL_LEFT)
+            peer_left(peer);
         else if (!nccl_order_heard(peer, &peer->heard))
             nccl_comm_end(comm, zipcclCorruptData, true);
     }
@@ -178,43 +169,81 @@ zipcclResult_t nccl_comm_join(struct fabric *f, uint64_t key, uint32_t node, uin
     return zipcclSuccess;
 }
 
+static void end_announced(struct nccl_peer *peer, zipcclResult_t reason) {
+    while (peer->announced) {
+        struct nccl_send *send = peer->announced;
+        peer->announced = send->next;
+        nccl_send_end(peer->comm->fabric, send, reason);
+    }
+}
+
+/* What it was not told to receive, it never will. */
+static void peer_left(struct nccl_peer *peer) {
+    peer->left = true;
+    end_announced(peer, zipcclAborted);
+}
+
 static void end_messages(struct nccl_comm *comm) {
-    struct fabric *f = comm->fabric;
     for (uint32_t i = 0; i < comm->nnodes; i++) {
         struct nccl_peer *peer = &comm->peers[i];
-        while (peer->announced) {
-            struct nccl_send *send = peer->announced;
-            peer->announced = send->next;
-            nccl_send_end(f, send, comm->reason);
-        }
+        end_announced(peer, comm->reason);
         while (peer->matched) {
             struct nccl_recv *recv = peer->matched;
             peer->matched = recv->next;
-            nccl_recv_end(f, recv, comm->reason);
+            nccl_recv_end(comm->fabric, recv, comm->reason);
         }
         peer->matched_tail = &peer->matched;
     }
+}
+
+static void tell_others(struct nccl_comm *comm, const struct nccl_control *control) {
+    for (uint32_t i = 0; i < comm->nnodes; i++) {
+        if (i != comm->node)
+            nccl_comm_tell(comm, i, control);
+    }
+}
+
+static void end(struct nccl_comm *comm, zipcclResult_t reason, enum nccl_what what) {
+    comm->over = true;
+    comm->reason = reason;
+    fabric_ucx.abort(comm->fabric->below, comm->key); /* ends the receives whose messages have not come */
+    end_messages(comm);
+    nccl_order_drop(comm);
+    order(comm, &comm->abort_command, what);
+    nccl_order_run(comm->fabric); /* others may have waited for its places */
 }
 
 void nccl_comm_end(struct nccl_comm *comm, zipcclResult_t reason, bool tell) {
     struct nccl_control broken = {.kind = NCCL_BROKEN};
     if (comm->over)
         return;
-    comm->over = true;
-    comm->reason = reason;
-    for (uint32_t i = 0; tell && i < comm->nnodes; i++) {
-        if (i != comm->node)
-            nccl_comm_tell(comm, i, &broken);
+    comm->over = true; /* for what telling may find */
+    if (tell)
+        tell_others(comm, &broken);
+    end(comm, reason, NCCL_ABORT);
+}
+
+void nccl_comm_forget(struct nccl_comm *comm) {
+    struct fabric *f = comm->fabric;
+    struct nccl_comm **p = &f->comms;
+    struct nccl_control left = {.kind = NCCL_LEFT};
+    comm->users++;
+    if (!comm->over) {
+        tell_others(comm, &left);
+        end(comm, zipcclAborted, NCCL_LEAVE);
     }
-    end_messages(comm);
-    nccl_order_drop(comm);
-    order(comm, &comm->abort_command, NCCL_ABORT);
-    nccl_order_run(comm->fabric); /* others may have waited for its places */
+    while (*p != comm)
+        p = &(*p)->next;
+    *p = comm->next;
+    comm->next = f->gone;
+    f->gone = comm;
+    comm->gone = true;
+    nccl_comm_release(comm);
 }
 
 void nccl_comm_answer(struct nccl_command *command) {
     struct nccl_comm *comm = command->comm;
-    if (command->what == NCCL_FAILED || (command->result && command->what != NCCL_ABORT))
+    if (command->what == NCCL_FAILED || (command->result && command->what < NCCL_LEAVE))
         nccl_comm_end(comm, command->result, true);
     else if (command->what == NCCL_MAKE_ID && !comm->over)
         nccl_order_init(comm);

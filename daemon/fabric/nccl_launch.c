@@ -15,7 +15,15 @@
 
 #include "daemon/fabric/nccl.h"
 
-#define LOOK_NS 20000 /* while something is under way */
+#define LOOK_NS  20000 /* while something is under way; ten times that after a while without an end */
+#define LOOKS    50u
+#define LEAVE_NS 2000000000u
+
+static uint64_t now_ns(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
 
 static void answer(struct fabric *f, struct nccl_command *command, zipcclResult_t result) {
     command->result = result;
@@ -93,10 +101,9 @@ static void put_event(struct fabric *f, cudaEvent_t event) {
 
 /* ---- the making of a communicator ---- */
 
-/* True: it is over, with *result. */
+/* True: it is over; *result, which was zipcclAborted, is set where it was not aborted. */
 static bool make(struct fabric *f, struct nccl_comm *comm, zipcclResult_t *result) {
     ncclResult_t state = ncclSuccess;
-    *result = zipcclAborted;
     if (comm->broken)
         return true;
     if (!f->begun) {
@@ -165,15 +172,12 @@ static void fly(struct fabric *f, struct nccl_entry *entry) {
     entry->launched = entry->event && f->library.cudaEventRecord(entry->event, f->stream) == cudaSuccess;
 }
 
-/* True: it left the queue. */
-static bool launch(struct fabric *f, struct nccl_command *command) {
-    struct nccl_entry *entry = command->of;
+/* True: it is in the air, or cannot be: then *flies is false. */
+static bool launch(struct fabric *f, struct nccl_entry *entry, bool *flies) {
     struct nccl_comm *comm = entry->comm;
     ncclResult_t state = ncclSuccess;
-    if (!f->begun && (comm->broken || !comm->made)) {
-        answer(f, command, zipcclAborted);
+    if (!f->begun && (comm->broken || !comm->made))
         return true;
-    }
     if (!f->begun) {
         state = launch_group(f, entry);
         f->begun = true;
@@ -186,13 +190,14 @@ static bool launch(struct fabric *f, struct nccl_command *command) {
     if (is_bad(state))
         note_failure(f, comm, result_of(state));
     fly(f, entry);
+    *flies = true;
     return true;
 }
 
 static bool run_waiting(struct fabric *f) {
     struct nccl_command *command = f->waiting.head;
-    zipcclResult_t result = zipcclSuccess;
-    bool over;
+    zipcclResult_t result = zipcclAborted;
+    bool over, flies = false;
     if (!command)
         return false;
     if (command->what == NCCL_MAKE_ID) {
@@ -201,13 +206,13 @@ static bool run_waiting(struct fabric *f) {
     } else if (command->what == NCCL_MAKE) {
         over = make(f, command->comm, &result);
     } else {
-        over = launch(f, command);
+        over = launch(f, command->of, &flies);
     }
     if (!over)
         return false;
     f->begun = false;
-    (void)nccl_queue_pop(&f->waiting);
-    if (command->what != NCCL_LAUNCH)
+    (void)nccl_queue_pop(&f->waiting); /* first: an answer is in a queue of its own */
+    if (!flies)
         answer(f, command, result);
     return true;
 }
@@ -267,6 +272,36 @@ static bool end_copies(struct fabric *f) {
     return any;
 }
 
+/* A communicator that nothing happened to is finalized, with its other nodes, and destroyed. */
+static void begin_to_leave(struct fabric *f, struct nccl_command *command) {
+    struct nccl_comm *comm = command->comm;
+    bool good = comm->made && !comm->told && ask_state(f, comm) == ncclSuccess &&
+                !is_bad(f->library.ncclCommFinalize(comm->handle));
+    comm->broken = true;
+    comm->leave_by = good ? now_ns() + LEAVE_NS : 0;
+    nccl_queue_push(&f->leaving, command);
+}
+
+static bool leave(struct fabric *f) {
+    struct nccl_command *command = f->leaving.head;
+    struct nccl_comm *comm = command ? command->comm : NULL;
+    ncclResult_t state = ncclInternalError;
+    if (!command)
+        return false;
+    if (comm->leave_by)
+        state = ask_state(f, comm);
+    if (state == ncclInProgress && now_ns() < comm->leave_by)
+        return false;
+    (void)nccl_queue_pop(&f->leaving);
+    if (comm->handle && state == ncclSuccess)
+        (void)f->library.ncclCommDestroy(comm->handle);
+    else if (comm->handle)
+        (void)f->library.ncclCommAbort(comm->handle);
+    comm->handle = NULL;
+    answer(f, command, zipcclSuccess);
+    return true;
+}
+
 static void abort_all(struct fabric *f, struct nccl_queue *aborts) {
     struct nccl_command *command;
     for (command = aborts->head; command; command = command->next) {
@@ -286,50 +321,60 @@ static void abort_all(struct fabric *f, struct nccl_queue *aborts) {
 
 /* ---- the thread ---- */
 
-static void wait_for_more(struct fabric *f) {
+static void wait_for_more(struct fabric *f, unsigned looks) {
     struct timespec until;
-    if (!f->waiting.head && !f->flying && !f->copying) {
+    if (!f->waiting.head && !f->flying && !f->copying && !f->leaving.head) {
         pthread_cond_wait(&f->some, &f->lock);
         return;
     }
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += LOOK_NS;
+    until.tv_nsec += looks < LOOKS ? LOOK_NS : 10 * LOOK_NS;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     pthread_cond_timedwait(&f->some, &f->lock, &until);
 }
 
-/* False: it is to end. */
-static bool take_orders(struct fabric *f, bool busy) {
-    struct nccl_queue aborts, copies;
+/* looks: in vain, since something ended. False: it is to end. */
+static bool take_orders(struct fabric *f, unsigned looks) {
+    struct nccl_queue aborts, copies, leaves;
     struct nccl_command *command;
     nccl_queue_init(&aborts);
     nccl_queue_init(&copies);
+    nccl_queue_init(&leaves);
     pthread_mutex_lock(&f->lock);
-    if (!f->orders.head && !f->stop && !busy)
-        wait_for_more(f);
+    if (!f->orders.head && !f->stop && looks > 0)
+        wait_for_more(f, looks);
     while ((command = nccl_queue_pop(&f->orders)))
-        nccl_queue_push(command->what == NCCL_ABORT  ? &aborts
-                        : command->what == NCCL_COPY ? &copies
-                                                     : &f->waiting,
+        nccl_queue_push(command->what == NCCL_ABORT   ? &aborts
+                        : command->what == NCCL_COPY  ? &copies
+                        : command->what == NCCL_LEAVE ? &leaves
+                                                      : &f->waiting,
                         command);
     bool go = !f->stop;
     pthread_mutex_unlock(&f->lock);
     abort_all(f, &aborts);
     while ((command = nccl_queue_pop(&copies)))
         start_copy(f, command->of);
+    while ((command = nccl_queue_pop(&leaves)))
+        begin_to_leave(f, command);
     return go;
 }
 
 static void *launch_main(void *arg) {
     struct fabric *f = arg;
-    bool busy = false;
+    unsigned looks = 0;
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns */
     (void)f->library.cudaSetDevice(f->device);
-    while (take_orders(f, busy)) {
-        busy = run_waiting(f);
+    while (take_orders(f, looks)) {
+        bool busy = run_waiting(f);
         busy = land(f) || busy;
         busy = end_copies(f) || busy;
+        busy = leave(f) || busy;
+        looks = busy ? 0 : looks + 1;
+    }
+    while (f->leaving.head) {
+        f->leaving.head->comm->leave_by = 0;
+        (void)leave(f);
     }
     /* The communicators were aborted by close: what is in the air ends. */
     for (struct nccl_command *command; (command = nccl_queue_pop(&f->waiting));)
@@ -348,6 +393,7 @@ bool nccl_launch_start(struct fabric *f) {
     nccl_queue_init(&f->orders);
     nccl_queue_init(&f->answers);
     nccl_queue_init(&f->waiting);
+    nccl_queue_init(&f->leaving);
     f->flying_tail = &f->flying;
     f->copying_tail = &f->copying;
     pthread_mutex_init(&f->lock, NULL);
