@@ -85,8 +85,9 @@ zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t n
         c->peers[i] = peers[i];
     c->topology = (struct plan_topology){topology->nranks, topology->nnodes, c->rank_node};
     const struct fabric_ops *fabric = topology->nnodes > 1 ? executor->config.fabric_ops : NULL;
-    zipcclResult_t result =
-        fabric && fabric->join ? fabric->join(executor->config.fabric, key, node, topology->nnodes, peers) : zipcclSuccess;
+    zipcclResult_t result = fabric && fabric->join
+                                ? fabric->join(executor->config.fabric, key, node, topology->nnodes, peers)
+                                : zipcclSuccess;
     if (result) {
         exec_comm_free(c);
         return result;
