@@ -33,12 +33,16 @@ static enum nccl_memory memory_of(const struct fabric *f, const void *p) {
     switch (a.type) {
     case cudaMemoryTypeDevice:
     case cudaMemoryTypeManaged:
-        return NCCL_DEVICE;
+        return a.device == f->device ? NCCL_DEVICE : NCCL_FOREIGN;
     case cudaMemoryTypeHost:
         return NCCL_PINNED;
     default:
         return NCCL_PAGEABLE;
     }
+}
+
+static bool nccl_takes(const struct fabric *f, const void *values) {
+    return memory_of(f, values) == NCCL_DEVICE;
 }
 
 static void put_send(struct fabric *f, struct nccl_send *send) {
@@ -118,9 +122,9 @@ static void nccl_send(struct fabric *f, struct fabric_send *user) {
         fabric_ucx.send(f->below, user);
         return;
     }
-    struct nccl_send *send = get_send(f);
+    struct nccl_send *send = memory == NCCL_FOREIGN ? NULL : get_send(f);
     if (!send) {
-        user->done(user, zipcclOutOfMemory);
+        user->done(user, memory == NCCL_FOREIGN ? zipcclInvalidUsage : zipcclOutOfMemory);
         return;
     }
     send->user = user;
@@ -235,9 +239,9 @@ static void nccl_recv(struct fabric *f, struct fabric_recv *user) {
         return;
     }
     enum nccl_memory memory = user->capacity > 0 ? memory_of(f, user->buffer) : NCCL_PINNED;
-    struct nccl_recv *recv = get_recv(f, memory == NCCL_DEVICE);
+    struct nccl_recv *recv = memory == NCCL_FOREIGN ? NULL : get_recv(f, memory == NCCL_DEVICE);
     if (!recv) {
-        user->done(user, zipcclOutOfMemory);
+        user->done(user, memory == NCCL_FOREIGN ? zipcclInvalidUsage : zipcclOutOfMemory);
         return;
     }
     recv->user = user;
@@ -483,6 +487,7 @@ const struct fabric_ops fabric_nccl = {
     .connect = nccl_connect,
     .disconnect = nccl_disconnect,
     .join = nccl_comm_join,
+    .takes = nccl_takes,
     .send = nccl_send,
     .recv = nccl_recv,
     .abort = nccl_abort,

@@ -49,7 +49,7 @@ struct nccl_control {
 
 struct nccl_comm;
 
-enum nccl_memory { NCCL_PAGEABLE, NCCL_PINNED, NCCL_DEVICE };
+enum nccl_memory { NCCL_PAGEABLE, NCCL_PINNED, NCCL_DEVICE, NCCL_FOREIGN /* of another GPU */ };
 
 /* What the launching thread is asked for, and answers with. */
 enum nccl_what {
