@@ -23,7 +23,7 @@ zipcclResult_t nccl_library_load(struct nccl_library *l, const char **why) {
     *l = (struct nccl_library){0};
     for (size_t i = 0; i < sizeof(runtimes) / sizeof(runtimes[0]) && !l->cudart; i++)
         l->cudart = dlopen(runtimes[i], RTLD_NOW | RTLD_LOCAL);
-    l->nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    l->nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* it has threads */
     *why = !l->cudart ? "no libcudart.so.13 or 12 is found" : "no libnccl.so.2 is found";
     if (!l->cudart || !l->nccl)
         goto fail;
