@@ -96,7 +96,6 @@ static enum ctl_exit read_choices(struct bench *b) {
     uint64_t bits;
     if (!op_from_name(ctl_get(args, "op"), &p->op))
         return no_operation(args);
-    p->arms = p->op == zipcclOpBarrier ? 1 : RANKS_ARMS;
     p->codec = zipcclCodecAuto;
     if (strcmp(codec, "auto") != 0 && (!codec_from_name(codec, &p->codec) || p->codec >= zipcclNumCodecs))
         return ctl_usage(args, "no codec \"%s\"; auto, tier, top7 or raw", codec);
@@ -119,6 +118,38 @@ static enum ctl_exit read_reduction(struct bench *b) {
         return ctl_usage(args, "no reduction \"%s\"; sum, prod, max, min, avg or premulsum", ctl_get(args, "redop"));
     if (!arm_from_name(ctl_get(args, "arm"), &p->way))
         return ctl_usage(args, "no arm \"%s\"; auto, ring, flat or hierarchical", ctl_get(args, "arm"));
+    return CTL_OK;
+}
+
+static void add_pick(struct ranks_plan *p, const char *name, zipcclCodec_t codec, zipcclArm_t way) {
+    p->picks[p->arms++] = (struct ranks_pick){name, codec, way};
+}
+
+/* What is run in turn. */
+static enum ctl_exit set_picks(struct bench *b) {
+    struct ranks_plan *p = &b->plan;
+    bool reduces = op_reduces(p->op), top7 = codec_supports(zipcclCodecTop7, p->dtype);
+    p->switcher = ctl_has(b->args, "switcher");
+    add_pick(p, "raw", zipcclCodecRaw, p->switcher && reduces ? zipcclArmHierarchical : p->way);
+    if (!p->switcher) {
+        if (p->op != zipcclOpBarrier)
+            add_pick(p, "zipped", p->codec, p->way);
+        return CTL_OK;
+    }
+    if (p->op == zipcclOpBarrier || p->codec != zipcclCodecAuto || p->way != zipcclArmAuto || p->imbalance > 0 ||
+        ctl_has(b->args, "peer"))
+        return ctl_usage(b->args,
+                         "--switcher goes with no --codec, --arm, --imbalance or --peer, and not with a barrier");
+    if (!codec_supports(zipcclCodecTier, p->dtype))
+        return ctl_usage(b->args, "--switcher: %s is not coded, there is nothing to choose", dtype_get(p->dtype)->name);
+    add_pick(p, "tier", zipcclCodecTier, reduces ? zipcclArmHierarchical : zipcclArmAuto);
+    if (top7)
+        add_pick(p, "top7", zipcclCodecTop7, reduces ? zipcclArmHierarchical : zipcclArmAuto);
+    if (reduces && p->redop != zipcclPreMulSum) {
+        add_pick(p, "flat raw", zipcclCodecRaw, zipcclArmFlat);
+        add_pick(p, "flat tier", zipcclCodecTier, zipcclArmFlat);
+    }
+    add_pick(p, "auto", zipcclCodecAuto, zipcclArmAuto);
     return CTL_OK;
 }
 
@@ -298,6 +329,8 @@ enum ctl_exit ctl_bench_collective(const struct ctl_args *args) {
     if (rc == CTL_OK)
         rc = read_exchange(&b);
     if (rc == CTL_OK)
+        rc = set_picks(&b);
+    if (rc == CTL_OK)
         rc = read_settings(&b);
     if (rc != CTL_OK)
         goto out;
@@ -316,9 +349,13 @@ enum ctl_exit ctl_bench_collective(const struct ctl_args *args) {
         (void)raise(caught);
     if (rc != CTL_OK)
         goto out;
+    if (b.plan.switcher)
+        collective_switcher_take(&report);
     collective_report_sort(&report);
     if (ctl_has(args, "json"))
         rc = output_json(collective_report_json(&report));
+    else if (b.plan.switcher)
+        collective_switcher_print(&report);
     else
         collective_report_print(&report);
     if (rc == CTL_OK && !collective_report_exact(&report))

@@ -186,7 +186,7 @@ static void times_free(struct ranks_times *t) {
 }
 
 void ranks_result_free(struct ranks_result *result) {
-    for (unsigned arm = 0; arm < RANKS_ARMS; arm++) {
+    for (unsigned arm = 0; arm < RANKS_MAX_ARMS; arm++) {
         times_free(&result->arms[arm].even);
         times_free(&result->arms[arm].late);
     }

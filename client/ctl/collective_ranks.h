@@ -20,7 +20,14 @@
 #define RANKS_MAX_ITERS 100000
 #define RANKS_WHY       512
 
-enum ranks_arm { RANKS_RAW, RANKS_ZIPPED, RANKS_ARMS };
+/* What is run in turn: raw and zipped, or (switcher) each pinned choice, raw first, and auto last. */
+enum { RANKS_RAW, RANKS_ZIPPED, RANKS_MAX_ARMS = 6 };
+
+struct ranks_pick {
+    const char *name;
+    zipcclCodec_t codec;
+    zipcclArm_t way; /* of operations that reduce: pinned, or zipcclArmAuto */
+};
 
 struct ranks_plan {
     zipcclOp_t op;
@@ -30,12 +37,14 @@ struct ranks_plan {
     zipcclDataType_t dtype;
     const struct tensor *tensor; /* NULL: Gaussian values */
     zipcclCodec_t codec;         /* of the zipped arm */
-    unsigned arms;               /* 1: a barrier has nothing to zip */
-    zipcclRedOp_t redop;         /* of operations that reduce */
-    zipcclArm_t way;             /* ... pinned, or zipcclArmAuto */
-    const struct rows *rows;     /* of the v operations */
-    double imbalance;            /* the last rank is late by this times the operation's own time; 0: not measured */
-    uint32_t iters;              /* 0: by time */
+    struct ranks_pick picks[RANKS_MAX_ARMS];
+    unsigned arms;           /* of picks; 1: a barrier has nothing to zip */
+    bool switcher;           /* auto against all that is pinned */
+    zipcclRedOp_t redop;     /* of operations that reduce */
+    zipcclArm_t way;         /* ... pinned, or zipcclArmAuto */
+    const struct rows *rows; /* of the v operations */
+    double imbalance;        /* the last rank is late by this times the operation's own time; 0: not measured */
+    uint32_t iters;          /* 0: by time */
     uint32_t warmup;
     bool has_warmup; /* else by size */
 };
@@ -59,7 +68,7 @@ enum ranks_bits { RANKS_EQUAL, RANKS_NEAR, RANKS_DIFFER }; /* near: a ring's own
 struct ranks_result {
     uint32_t rounds;
     enum ranks_bits bits;
-    struct ranks_arm_result arms[RANKS_ARMS];
+    struct ranks_arm_result arms[RANKS_MAX_ARMS];
 };
 
 /* The operation of one size. */

@@ -14,8 +14,6 @@
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
-static const char *const arm_names[RANKS_ARMS] = {"raw", "zipped"};
-
 /* One arm of one size, worked out. */
 struct figures {
     double p50_us, p99_us, least_us;
@@ -52,6 +50,10 @@ static struct figures work_out(const struct collective_report *r, size_t size, u
     return f;
 }
 
+double collective_report_p50_us(const struct collective_report *r, size_t size, unsigned arm) {
+    return middle(r->results[size].arms[arm].even.us, r->results[size].rounds);
+}
+
 static void sort_times(const struct ranks_times *t, uint32_t rounds) {
     if (t->us)
         (void)units_median(t->us, rounds);
@@ -76,7 +78,7 @@ bool collective_report_exact(const struct collective_report *r) {
     return exact;
 }
 
-static void print_head(const struct collective_report *r) {
+void collective_report_head(const struct collective_report *r) {
     const struct ranks_plan *plan = r->plan;
     char rate[UNITS_TEXT];
     printf("%s, %u node%s of %u rank%s", op_name((unsigned)plan->op), plan->nodes, plan->nodes > 1 ? "s" : "",
@@ -103,7 +105,7 @@ static void print_size(const struct collective_report *r, struct table *t, size_
     char text[UNITS_TEXT];
     struct layout l = ranks_layout(r->plan, size);
     table_cell(t, "%s", r->plan->op == zipcclOpBarrier ? "-" : units_bytes(text, l.bytes));
-    table_cell(t, "%s", r->plan->arms == 1 ? "-" : arm_names[arm]);
+    table_cell(t, "%s", r->plan->arms == 1 ? "-" : r->plan->picks[arm].name);
 }
 
 static void print_arm(const struct collective_report *r, struct table *t, size_t size, unsigned arm) {
@@ -222,7 +224,7 @@ void collective_report_print(const struct collective_report *r) {
     struct table *t = table_new("rllrrrrrrrrrrl");
     if (!t)
         return;
-    print_head(r);
+    collective_report_head(r);
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         table_cell(t, "%s", head[i]);
     for (size_t i = 0; i < r->plan->nsizes; i++) {
@@ -282,9 +284,11 @@ static void add_size(const struct collective_report *r, size_t size, json_t *to)
     (void)json_object_set_new(to, "bytes_per_rank", json_integer((json_int_t)l.bytes));
     (void)json_object_set_new(to, "rounds", json_integer(r->results[size].rounds));
     (void)json_object_set_new(to, "raw", arm_json(r, size, RANKS_RAW));
-    (void)json_object_set_new(to, "zipped", zips ? arm_json(r, size, RANKS_ZIPPED) : json_null());
+    (void)json_object_set_new(to, "zipped", zips ? arm_json(r, size, plan->arms - 1) : json_null());
     if (r->peer)
         (void)json_object_set_new(to, "openmpi", peer_json(r, size));
+    if (plan->switcher)
+        collective_switcher_json(r, size, to);
     (void)json_object_set_new(to, "speedup", zips ? output_real(raw.p50_us / last.p50_us) : json_null());
     (void)json_object_set_new(to, "exact", json_boolean(r->results[size].bits == RANKS_EQUAL));
     (void)json_object_set_new(to, "bits", json_string(bits_names[r->results[size].bits]));

@@ -98,7 +98,8 @@ static const struct ctl_option bench_collective_options[] = {
     {"phases", "PHASES", NULL, "of all-to-all: stream, two (static parts first) or sizes (all sizes first)", false},
     {"imbalance", "F", NULL, "measure also with the last rank late by F times the operation's time", false},
     {"peer", "PEER", NULL, "openmpi: the same through OpenMPI, after it, for as many rounds", false},
-    {"iters", "N", NULL, "timed rounds; else as many as fit 2 s, 5 to 2000", false},
+    {"switcher", NULL, NULL, "auto in turn with every pinned choice: what choosing costs", false},
+    {"iters", "N", NULL, "timed rounds; else as many as fit 2 s (--switcher: 20 s), 5 to 2000", false},
     {"warmup", "N", NULL, "rounds before them; else until trials have ended", false},
     {"set", "KEY=VALUE", NULL, "a key of the daemons' configuration", true},
     {"timeout", "SECONDS", "300", "give up after this long", false},
@@ -147,7 +148,7 @@ const struct ctl_command ctl_commands[] = {
     {"decisions", NULL, false, "Which arm and codec operations take, and why.",
      "One row for each kind of operations of a communicator: operation, type, size class (+: up to twice as much).\n"
      "Below, for each arm and codec that came into question, the time that the model predicts, what the slowest node\n"
-     "measured in the last trial, and the best time of this node since.",
+     "measured of late, and the best time of this node since the last alarm.",
      decisions_options, ctl_decisions},
     {"top", NULL, false, "A live table of jobs: bytes, ratio, operations a second, time by phase.",
      "Keys sort: r raw, w wire, x ratio, o operations, a waiting, n name; q ends it. wait, encode and decode as in "
@@ -229,6 +230,9 @@ const struct ctl_command ctl_commands[] = {
      "to ranks in order, and --size is what a rank gives (all-gather-v: on average). In send, rank r sends to r + "
      "n/2.\n"
      "With --imbalance, a second table: total, from the first call; after last call, from the late rank's call.\n"
+     "--switcher runs auto and every pinned codec (and arm) in turn, in an order of chance, auto from its first "
+     "operation\n"
+     "on, and compares auto with the best pinned choice: settled, by the second half of the rounds; whole, by all.\n"
      "--peer openmpi (wants openmpi-bin, and libopenmpi-dev when zipccl is built) forces OpenMPI's ring where it has "
      "one,\n"
      "for reduce its pipeline.\n"

@@ -16,16 +16,17 @@
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
-#define ADMIN_MS     10000
-#define SPINS        200 /* looks at the meeting place before the processor goes to others */
-#define ID_PAUSE_US  500
-#define POISON       0xa5
-#define FILE_SHIFT   4096 /* so that ranks differ where a file's length divides the size */
-#define WARMUP_FIRST 8u
-#define WARMUP_LEAST 12u
-#define WARMUP_MOST  200u
-#define WARMUP_NS    4000000000u
-#define ROOT         ((int)LAYOUT_ROOT)
+#define ADMIN_MS        10000
+#define SPINS           200 /* looks at the meeting place before the processor goes to others */
+#define ID_PAUSE_US     500
+#define POISON          0xa5
+#define FILE_SHIFT      4096 /* so that ranks differ where a file's length divides the size */
+#define WARMUP_FIRST    8u
+#define WARMUP_SWITCHER 3u
+#define WARMUP_LEAST    12u
+#define WARMUP_MOST     200u
+#define WARMUP_NS       4000000000u
+#define ROOT            ((int)LAYOUT_ROOT)
 
 struct rank {
     const struct ranks *r;
@@ -247,7 +248,8 @@ static int one_round(struct rank *me, unsigned arm, uint64_t late_ns, struct ran
     /* Nobody of the node is still in the round before. */
     if (checked && (meet(me) || take_snapshot(me, &before)))
         return -1;
-    if (zipcclCommSetCodec(me->comm, arm == RANKS_RAW ? zipcclCodecRaw : plan->codec) != zipcclSuccess ||
+    if (zipcclCommSetCodec(me->comm, plan->picks[arm].codec) != zipcclSuccess ||
+        zipcclCommSetArm(me->comm, plan->picks[arm].way) != zipcclSuccess ||
         zipcclBarrier(me->comm, NULL) != zipcclSuccess)
         return fail_zipccl(me, "barrier");
     if (meet(me))
@@ -276,7 +278,7 @@ static int one_round(struct rank *me, unsigned arm, uint64_t late_ns, struct ran
 static uint32_t more_warmup(const struct ranks *r, uint64_t pair_ns) {
     bool chooses = r->plan.arms > 1 && r->plan.codec == zipcclCodecAuto;
     chooses = chooses || (op_reduces(r->plan.op) && r->plan.way == zipcclArmAuto);
-    if (r->plan.has_warmup || !chooses)
+    if (r->plan.has_warmup || r->plan.switcher || !chooses)
         return 0;
     uint64_t rounds = WARMUP_NS / (pair_ns ? pair_ns : 1);
     return rounds < WARMUP_LEAST ? WARMUP_LEAST : rounds > WARMUP_MOST ? WARMUP_MOST : (uint32_t)rounds;
@@ -286,16 +288,31 @@ static uint32_t more_warmup(const struct ranks *r, uint64_t pair_ns) {
 static uint32_t rounds_for(const struct ranks *r, uint64_t pair_ns) {
     if (r->plan.iters)
         return r->plan.iters;
-    uint64_t rounds = pair_ns ? RANK_AUTO_NS / pair_ns : 0;
-    return rounds < RANK_AUTO_LEAST ? RANK_AUTO_LEAST : rounds > RANK_AUTO_ITERS ? RANK_AUTO_ITERS : (uint32_t)rounds;
+    uint64_t rounds = pair_ns ? (r->plan.switcher ? RANK_SWITCHER_NS : RANK_AUTO_NS) / pair_ns : 0;
+    uint32_t least = r->plan.switcher ? RANK_SWITCHER_LEAST : RANK_AUTO_LEAST;
+    return rounds < least ? least : rounds > RANK_AUTO_ITERS ? RANK_AUTO_ITERS : (uint32_t)rounds;
+}
+
+/* With the switcher, at random: an operation finds caches as the one before it left them. Alike on all ranks. */
+static void order_of(const struct ranks_plan *plan, uint32_t round, unsigned order[RANKS_MAX_ARMS]) {
+    uint64_t random = (round + 1) * 0x9e3779b97f4a7c15u;
+    for (unsigned i = 0; i < plan->arms; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        unsigned j = plan->switcher ? (unsigned)(random >> 40) % (i + 1) : i;
+        order[i] = order[j];
+        order[j] = i;
+    }
 }
 
 /* All timed rounds of all arms; the second pass is the one with a late rank. */
 static int run_pass(struct rank *me, unsigned pass, uint32_t rounds) {
     const struct ranks *r = me->r;
     struct rank_size *size = &me->shared->sizes[me->size];
+    unsigned order[RANKS_MAX_ARMS] = {0};
     for (uint32_t i = 0; i < rounds; i++) {
-        for (unsigned arm = 0; arm < r->plan.arms; arm++) {
+        order_of(&r->plan, i, order);
+        for (unsigned turn = 0; turn < r->plan.arms; turn++) {
+            unsigned arm = order[turn];
             uint64_t late_ns = pass ? atomic_load(&size->late_ns[arm]) : 0;
             bool checked = i == 0 || i + 1 == rounds;
             if (one_round(me, arm, late_ns, rank_stamp_at(r, me->size, pass * r->plan.arms + arm, i), checked))
@@ -326,7 +343,8 @@ static int set_lateness(struct rank *me, uint32_t rounds) {
 static int warm_up(struct rank *me, uint32_t rounds, uint64_t *pair_ns) {
     for (uint32_t i = 0; i < rounds; i++) {
         uint64_t start = units_now_ns();
-        for (unsigned arm = 0; arm < me->r->plan.arms; arm++)
+        /* auto's first operations are among the timed ones */
+        for (unsigned arm = 0; arm < me->r->plan.arms - me->r->plan.switcher; arm++)
             if (one_round(me, arm, 0, NULL, false))
                 return -1;
         *pair_ns = units_now_ns() - start;
@@ -334,11 +352,15 @@ static int warm_up(struct rank *me, uint32_t rounds, uint64_t *pair_ns) {
     return 0;
 }
 
+static uint32_t first_warmup(const struct ranks *r) {
+    return r->plan.has_warmup ? r->plan.warmup : r->plan.switcher ? WARMUP_SWITCHER : WARMUP_FIRST;
+}
+
 static int run_rounds(struct rank *me) {
     const struct ranks *r = me->r;
     struct rank_size *size = &me->shared->sizes[me->size];
     uint64_t pair_ns = 0;
-    if (warm_up(me, r->plan.has_warmup ? r->plan.warmup : WARMUP_FIRST, &pair_ns))
+    if (warm_up(me, first_warmup(r), &pair_ns))
         return -1;
     if (me->rank == 0)
         atomic_store(&size->rounds, more_warmup(r, pair_ns));
@@ -424,8 +446,6 @@ static int pin(struct rank *me) {
     const struct ranks_plan *plan = &me->r->plan;
     uint64_t scalar = reference_scalar(plan->dtype);
     me->redop = plan->redop;
-    if (plan->way != zipcclArmAuto && zipcclCommSetArm(me->comm, plan->way) != zipcclSuccess)
-        return fail_zipccl(me, "arm");
     if (plan->redop == zipcclPreMulSum &&
         zipcclRedOpCreatePreMulSum(&me->redop, &scalar, plan->dtype, me->comm) != zipcclSuccess)
         return fail_zipccl(me, "reduction");

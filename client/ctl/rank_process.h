@@ -14,6 +14,9 @@
 #define RANK_AUTO_ITERS 2000u       /* most rounds where none were asked for */
 #define RANK_AUTO_LEAST 5u          /* ... and least */
 #define RANK_AUTO_NS    2000000000u /* time for both arms of a size, about */
+/* The switcher's trials are a cost that many operations share. */
+#define RANK_SWITCHER_NS    20000000000u
+#define RANK_SWITCHER_LEAST 24u
 
 struct rank_stamp {
     uint64_t start_ns, end_ns;
@@ -28,8 +31,8 @@ struct rank_bytes {
 struct rank_size {
     atomic_uint rounds; /* of each arm; 0 while it is not known */
     atomic_int bits;    /* enum ranks_bits: the worst */
-    atomic_uint_fast64_t late_ns[RANKS_ARMS];
-    struct rank_bytes bytes[RANKS_ARMS][PRIVATE_MAX_DAEMONS];
+    atomic_uint_fast64_t late_ns[RANKS_MAX_ARMS];
+    struct rank_bytes bytes[RANKS_MAX_ARMS][PRIVATE_MAX_DAEMONS];
 };
 
 enum rank_trouble { RANK_FINE, RANK_WRITES_WHY, RANK_TOLD_WHY };

@@ -13,6 +13,7 @@
 #define STEP_NS       20000u /* queues and wake-ups of encode and decode */
 #define CHUNK_LEAST   (64u << 10)
 #define MOST_CHUNKS   8u
+#define SLOWEST       16u
 #define NS_PER_SECOND 1000000000u
 #define LINK_BYTES    (8u << 10) /* an operation of less says nothing about the link */
 
@@ -120,27 +121,43 @@ uint64_t model_wire(const struct model_shape *shape, const struct model_op *op) 
     return load_of(shape, op).wire;
 }
 
+static uint64_t chunks_of(const struct load *load) {
+    uint64_t chunks = load->wire / CHUNK_LEAST;
+    return chunks < 1 ? 1 : chunks > MOST_CHUNKS ? MOST_CHUNKS : chunks;
+}
+
 /* All but the link's time. */
 static uint64_t work_of(const struct model *m, const struct model_op *op, const struct load *load, uint64_t *fixed) {
-    uint64_t work = at_rate(load->reduce, 2 * m->decode_bps), chunks = load->wire / CHUNK_LEAST;
+    uint64_t work = at_rate(load->reduce, 2 * m->decode_bps);
     *fixed = times(load->steps, m->latency_ns);
     if (op->codec != zipcclCodecRaw) {
         work = plus(work, plus(at_rate(load->encode, m->encode_bps), at_rate(load->decode, m->decode_bps)));
         *fixed = plus(*fixed, 2ull * load->steps * STEP_NS);
     }
-    chunks = chunks < 1 ? 1 : chunks > MOST_CHUNKS ? MOST_CHUNKS : chunks;
-    *fixed = plus(*fixed, work / chunks);
+    *fixed = plus(*fixed, work / chunks_of(load));
     return work;
 }
 
-uint64_t model_predict(const struct model *m, const struct model_shape *shape, const struct model_op *op) {
+static uint64_t coded_wire(const struct model *m, const struct model_op *op, const struct load *load) {
+    uint64_t coded = times(load->wire / MODEL_WHOLE, m->fraction[op->codec][op->dtype]);
+    return plus(coded, load->wire % MODEL_WHOLE * m->fraction[op->codec][op->dtype] / MODEL_WHOLE);
+}
+
+static uint64_t predict(const struct model *m, const struct model_shape *shape, const struct model_op *op, bool apart) {
     if (shape->nnodes < 2)
         return 1;
     struct load load = load_of(shape, op);
     uint64_t fixed, work = work_of(m, op, &load, &fixed);
-    uint64_t coded = times(load.wire / MODEL_WHOLE, m->fraction[op->codec][op->dtype]);
-    coded = plus(coded, load.wire % MODEL_WHOLE * m->fraction[op->codec][op->dtype] / MODEL_WHOLE);
-    return plus(plus(fixed, larger(at_rate(coded, m->link_bps), work)), 1);
+    uint64_t link = at_rate(coded_wire(m, op, &load), m->link_bps);
+    return plus(plus(fixed, apart ? plus(link, work) : larger(link, work)), 1);
+}
+
+uint64_t model_predict(const struct model *m, const struct model_shape *shape, const struct model_op *op) {
+    return predict(m, shape, op, false);
+}
+
+uint64_t model_predict_apart(const struct model *m, const struct model_shape *shape, const struct model_op *op) {
+    return predict(m, shape, op, true);
 }
 
 uint64_t model_link_from(const struct model *m, const struct model_shape *shape, const struct model_op *op,
@@ -153,6 +170,31 @@ uint64_t model_link_from(const struct model *m, const struct model_shape *shape,
     /* Kilobytes a microsecond are enough: bytes times 1e9 would overflow. */
     uint64_t us = (ns - fixed) / 1000;
     return us == 0 || load.wire > UINT64_MAX / 1000000 ? 0 : load.wire * 1000000 / us;
+}
+
+/* rate * num / den, at most most and at least a part of it. */
+static uint64_t scaled_rate(uint64_t rate, uint64_t num, uint64_t den, uint64_t most) {
+    while (num > UINT32_MAX || den > UINT32_MAX) {
+        num >>= 1;
+        den >>= 1;
+    }
+    uint64_t r = rate > UINT64_MAX / (num + 1) ? rate / (den + 1) * num : rate * num / (den ? den : 1);
+    return r > most ? most : larger(r, most / SLOWEST + 1);
+}
+
+void model_correct_codec(struct model *m, const struct model *start, const struct model_shape *shape,
+                         const struct model_op *op, uint64_t ns) {
+    struct load load = load_of(shape, op);
+    uint64_t fixed, work = work_of(m, op, &load, &fixed), chunks = chunks_of(&load);
+    fixed -= work / chunks;
+    if (shape->nnodes < 2 || op->codec == zipcclCodecRaw || load.wire < LINK_BYTES || work == 0 || ns <= fixed)
+        return;
+    /* ns = fixed + work + work / chunks */
+    uint64_t took = (ns - fixed) / (chunks + 1) * chunks;
+    if (took <= at_rate(coded_wire(m, op, &load), m->link_bps))
+        return;
+    m->encode_bps = scaled_rate(m->encode_bps, work, took, start->encode_bps);
+    m->decode_bps = scaled_rate(m->decode_bps, work, took, start->decode_bps);
 }
 
 bool model_may_code(const struct model *m, const struct model_shape *shape, const struct model_op *op) {

@@ -65,9 +65,15 @@ struct model_shape model_shape_of(const struct plan_topology *topology, uint32_t
 uint64_t model_wire(const struct model_shape *shape, const struct model_op *op);
 /* Nanoseconds, at least 1. */
 uint64_t model_predict(const struct model *model, const struct model_shape *shape, const struct model_op *op);
+/* The same where coding and link share the processors, so that neither hides behind the other. */
+uint64_t model_predict_apart(const struct model *model, const struct model_shape *shape, const struct model_op *op);
 /* The link rate at which the model would have predicted ns for a raw operation; 0: it says nothing about the link. */
 uint64_t model_link_from(const struct model *model, const struct model_shape *shape, const struct model_op *op,
                          uint64_t ns);
+/* Where a coded operation that took ns was held up by coding, not by the link: sets the codec's rates to those at which
+ * the model would have predicted ns, at most those of `start` and at least a sixteenth of them. */
+void model_correct_codec(struct model *model, const struct model *start, const struct model_shape *shape,
+                         const struct model_op *op, uint64_t ns);
 /* Whether an operation of this kind may be coded at all: crosses nodes, coded dtype, enough bytes, link known. */
 bool model_may_code(const struct model *model, const struct model_shape *shape, const struct model_op *op);
 

@@ -97,7 +97,7 @@ static void add_note(struct arena *a, Zipccl__Stats *m, const struct comm *c, co
     d->arm = choice->arm;
     d->codec = choice->codec;
     d->why = arena_text(a, why);
-    d->phase = (char *)"takes no part in trials";
+    d->phase = (char *)"takes no part in measuring";
     d->ops = n->ops;
 }
 

@@ -10,22 +10,20 @@
 #include "daemon/core/switcher_impl.h"
 #include "proto/op.h"
 
-#define WARM_UPS         2u
-#define SURPRISE_PERCENT 103u /* predicted over that of another one: measured again */
-#define LEARN_SAMPLES    4u   /* that tell the usual time of a candidate without trial */
-#define STAGES           3u   /* of a trial */
-#define SAME_PERCENT     112u /* of the best: about as good */
-#define SLOW_PERCENT     130u
-#define FAST_PERCENT     75u
-#define IN_A_ROW         3u
-#define DRIFT_LEAST      80u /* percent of what was measured, within which the usual time may move */
-#define DRIFT_MOST       125u
-#define DRIFT_SHARE      16u
-#define HOLD_FIRST       16u
-#define HOLD_MOST        4096u
-#define LOSER_TIMES      2u           /* measured over twice the chosen: no part in the next scheduled trial */
-#define LINK_BYTES       (256u << 10) /* an operation of less also takes time for other things than its bytes */
-#define NEAR_CLASSES     3u           /* followers look so far */
+#define SLOW_PERCENT  130u
+#define FAST_PERCENT  75u
+#define IN_A_ROW      3u
+#define LEARN_SAMPLES 4u  /* that tell the usual time of the one in force */
+#define DRIFT_LEAST   80u /* percent of what was learned, within which the usual time may move */
+#define DRIFT_MOST    125u
+#define DRIFT_SHARE   16u
+#define HOLD_FIRST    16u
+#define HOLD_MOST     4096u
+#define HOLD_BACK     4u /* an alarm that changed something was worth it */
+#define SAME          (RACE_ONE * 112 / 100)
+#define TRIAL_MOST    12u          /* operations */
+#define LINK_BYTES    (256u << 10) /* an operation of less also takes time for other things than its bytes */
+#define NEAR_CLASSES  3u           /* followers look so far */
 
 void switcher_init(struct switcher *s, const struct model *model, const struct model_shape *shape, uint32_t capacity) {
     switcher_free(s);
@@ -44,81 +42,6 @@ static bool over(uint64_t a, uint64_t b, uint32_t percent) {
     return a / percent > b / 100 || (a / percent == b / 100 && a * 100 > b * percent);
 }
 
-/* Mean of the lower half of samples; 0: there are none. */
-static uint64_t lower_half(const uint16_t *codes, uint32_t n) {
-    uint32_t half = (n + 1) / 2;
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < half; i++)
-        sum += report_ns(codes[i]);
-    return half ? sum / half : 0;
-}
-
-static void insert(uint16_t codes[SWITCH_SAMPLES], uint32_t n, uint16_t code) {
-    if (n == SWITCH_SAMPLES) {
-        if (code >= codes[n - 1])
-            return;
-        n--;
-    }
-    for (; n > 0 && codes[n - 1] > code; n--)
-        codes[n] = codes[n - 1];
-    codes[n] = code;
-}
-
-static void add_sample(struct switch_candidate *c, const struct report *r) {
-    if (r->worst == 0 || r->least == 0)
-        return;
-    insert(c->worst, c->nsamples, r->worst);
-    insert(c->least, c->nsamples, r->least);
-    if (c->nsamples < SWITCH_SAMPLES)
-        c->nsamples++;
-}
-
-static void forget_samples(struct switch_candidate *c) {
-    c->nsamples = 0;
-    c->own_ns = 0;
-}
-
-/* The rounds of each stage of a trial, and who takes part in the next one: those within so many percent of the best, at
- * most so many. Close candidates cost little and are hard to tell apart. */
-static const struct { uint32_t rounds, close, most; } stages[STAGES] = {{2, SAME_PERCENT, 3}, {8, 105, 2}, {16, 0, 0}};
-
-static void start_stage(struct switch_kind *k, uint32_t stage, uint32_t warm) {
-    k->phase = stage == 0 ? SWITCH_TRIAL : SWITCH_FINE;
-    k->stage = stage;
-    k->step = 0;
-    k->warm = warm;
-    k->total = warm + stages[stage].rounds * k->ntried;
-    k->slow = k->fast = 0;
-}
-
-static void in_force(struct switch_kind *k) {
-    k->phase = SWITCH_CHOSEN;
-    k->slow = k->fast = 0;
-    memset(k->late_ns, 0, sizeof k->late_ns);
-}
-
-/* A trial of all that are kept; where one is, it is chosen without. */
-static void start_trial(struct switch_kind *k, uint32_t warm) {
-    k->ntried = 0;
-    k->before_arm = k->candidates[k->chosen].arm;
-    k->before_codec = k->candidates[k->chosen].codec;
-    for (uint32_t i = 0; i < k->ncandidates; i++) {
-        forget_samples(&k->candidates[i]);
-        if (k->candidates[i].kept)
-            k->tried[k->ntried++] = i;
-    }
-    k->in_force = 0;
-    k->again = false;
-    if (k->ntried > 1) {
-        k->trials++;
-        start_stage(k, 0, warm);
-        return;
-    }
-    k->candidates[k->chosen].least_ns = 0; /* learned anew */
-    k->chosen_at = k->ops;
-    in_force(k);
-}
-
 static struct model model_for(const struct switcher *s, const struct switch_kind *k) {
     struct model model = s->model;
     model.link_bps = k->link_bps > 0 ? k->link_bps : model.link_bps;
@@ -132,7 +55,7 @@ static void make_candidates(const struct switcher *s, struct switch_kind *k) {
     memcpy(old, k->candidates, sizeof old);
     struct model model = model_for(s, k);
     k->ncandidates = switcher_candidates(&model, &s->shape, &k->want, k->candidates);
-    k->chosen = switcher_predicted(k->candidates, k->ncandidates, false);
+    k->chosen = switcher_predicted(k->candidates, k->ncandidates);
     for (uint32_t i = 0; i < k->ncandidates; i++) {
         struct switch_candidate *c = &k->candidates[i];
         for (uint32_t j = 0; j < nold; j++) {
@@ -156,117 +79,23 @@ static void correct_link(struct switcher *s, struct switch_kind *k, const struct
         s->model.link_bps = bps;
 }
 
-static void double_hold(struct switch_kind *k) {
-    k->hold = k->hold == 0 ? HOLD_FIRST : k->hold < HOLD_MOST ? 2 * k->hold : HOLD_MOST;
+/* Coding shares its processors and memory with the rest, so it may be slower than when it was measured alone. Told by
+ * a coded operation beside a raw one, which knows the link; one is in force and took ns, the other waits. */
+static void correct_codec(struct switcher *s, const struct switch_kind *k, uint64_t ns) {
+    const struct switch_candidate *c = &k->candidates[k->chosen], *other = &k->candidates[k->waiting];
+    if (k->size == SWITCH_NO_SIZE || k->wire < LINK_BYTES ||
+        (c->codec == zipcclCodecRaw) == (other->codec == zipcclCodecRaw))
+        return;
+    bool coded_waits = c->codec == zipcclCodecRaw;
+    struct model_op op = switcher_model_op(&k->want, coded_waits ? other : c, k->want.bytes);
+    struct model model = model_for(s, k);
+    ns = coded_waits ? k->waiting_ns : ns;
+    model_correct_codec(&model, &s->start, &s->shape, &op, ns);
+    s->model.encode_bps = (3 * s->model.encode_bps + model.encode_bps) / 4; /* one bad time is one of many */
+    s->model.decode_bps = (3 * s->model.decode_bps + model.decode_bps) / 4;
 }
 
-static void alarm(struct switcher *s, struct switch_kind *k) {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < IN_A_ROW; i++)
-        sum += k->late_ns[i];
-    if (k->late_ns[IN_A_ROW - 1] > 0 && k->phase == SWITCH_CHOSEN)
-        correct_link(s, k, &k->candidates[k->chosen], sum / IN_A_ROW);
-    k->alarms++;
-    k->after_alarm = true;
-    make_candidates(s, k);
-    start_trial(k, 0);
-    if (k->phase == SWITCH_CHOSEN)
-        double_hold(k);
-}
-
-/* Now and then everything is tried again, but for what was slower by far. */
-static void repeat(struct switcher *s, struct switch_kind *k) {
-    k->after_alarm = false;
-    k->hold = 0;
-    make_candidates(s, k);
-    uint64_t best = k->candidates[k->chosen].agreed_ns;
-    for (uint32_t i = 0; i < k->ncandidates && best > 0; i++) {
-        struct switch_candidate *c = &k->candidates[i];
-        if (i != k->chosen && c->agreed_ns / LOSER_TIMES > best)
-            c->kept = false;
-    }
-    start_trial(k, 0);
-}
-
-/* The best of those tried by what the worst node measured. */
-static uint32_t best_tried(struct switch_kind *k) {
-    uint32_t best = SWITCH_CANDIDATES, raw = SWITCH_CANDIDATES;
-    for (uint32_t i = 0; i < k->ntried; i++) {
-        struct switch_candidate *c = &k->candidates[k->tried[i]];
-        c->agreed_ns = lower_half(c->worst, c->nsamples);
-        c->least_ns = c->base_ns = lower_half(c->least, c->nsamples);
-        if (c->agreed_ns == 0)
-            continue;
-        if (best == SWITCH_CANDIDATES || c->agreed_ns < k->candidates[best].agreed_ns)
-            best = k->tried[i];
-        if (c->codec == zipcclCodecRaw && (raw == SWITCH_CANDIDATES || c->agreed_ns < k->candidates[raw].agreed_ns))
-            raw = k->tried[i];
-    }
-    if (best == SWITCH_CANDIDATES) /* nobody had a time */
-        return k->chosen;
-    if (raw != SWITCH_CANDIDATES && k->candidates[raw].agreed_ns <= k->candidates[best].agreed_ns)
-        best = raw;
-    return best;
-}
-
-/* Whether the trial changed nothing: what was chosen before is the best, or about as good. */
-static bool same_as_before(const struct switch_kind *k, const struct switch_candidate *best) {
-    for (uint32_t i = 0; i < k->ntried; i++) {
-        const struct switch_candidate *c = &k->candidates[k->tried[i]];
-        if (c->arm == k->before_arm && c->codec == k->before_codec)
-            return c->agreed_ns > 0 && !over(c->agreed_ns, best->agreed_ns, SAME_PERCENT);
-    }
-    return false;
-}
-
-/* Whether the model thinks better of a candidate than of the best: a few times may have been unlucky. */
-static bool is_surprise(const struct switch_kind *k, uint32_t best, uint32_t i) {
-    return over(k->candidates[best].predicted_ns, k->candidates[i].predicted_ns, SURPRISE_PERCENT);
-}
-
-static bool has_surprise(const struct switch_kind *k, uint32_t best) {
-    for (uint32_t i = 0; i < k->ntried; i++) {
-        if (is_surprise(k, best, k->tried[i]))
-            return true;
-    }
-    return false;
-}
-
-/* Who goes on to the next stage. Returns how many. */
-static uint32_t keep_close(struct switch_kind *k, uint32_t best) {
-    const struct switch_candidate *c = k->candidates;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < k->ntried; i++) {
-        uint32_t t = k->tried[i];
-        if (t == best || (c[t].agreed_ns > 0 && !over(c[t].agreed_ns, c[best].agreed_ns, stages[k->stage].close)))
-            k->tried[n++] = t;
-    }
-    while (n > stages[k->stage].most) { /* without the slowest */
-        uint32_t worst = k->tried[0] == best ? 1 : 0;
-        for (uint32_t i = worst + 1; i < n; i++) {
-            if (k->tried[i] != best && c[k->tried[i]].agreed_ns > c[k->tried[worst]].agreed_ns)
-                worst = i;
-        }
-        memmove(&k->tried[worst], &k->tried[worst + 1], (n - worst - 1) * sizeof k->tried[0]);
-        n--;
-    }
-    return n;
-}
-
-/* Who is measured again: the best, what is close to it, and surprises. */
-static uint32_t keep_surprises(struct switch_kind *k, uint32_t best) {
-    const struct switch_candidate *c = k->candidates;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < k->ntried; i++) {
-        uint32_t t = k->tried[i];
-        bool close = c[t].agreed_ns > 0 && !over(c[t].agreed_ns, c[best].agreed_ns, SAME_PERCENT);
-        if (t == best || close || is_surprise(k, best, t))
-            k->tried[n++] = t;
-    }
-    return n;
-}
-
-/* By the link as it is now known. */
+/* By the link and the ratios as they are now known. */
 static void predict_again(const struct switcher *s, struct switch_kind *k) {
     struct model model = model_for(s, k);
     for (uint32_t i = 0; i < k->ncandidates; i++) {
@@ -275,74 +104,136 @@ static void predict_again(const struct switcher *s, struct switch_kind *k) {
     }
 }
 
-static void decide(struct switcher *s, struct switch_kind *k) {
-    uint32_t best = best_tried(k), n;
-    const struct switch_candidate *c = k->candidates;
-    k->chosen_at = k->ops + 1;
-    k->chosen = best;
-    k->decided = true;
-    if (k->stage == 0) {
-        for (uint32_t i = 0; i < k->ntried; i++) {
-            if (c[k->tried[i]].codec == zipcclCodecRaw)
-                correct_link(s, k, &c[k->tried[i]], c[k->tried[i]].least_ns);
-        }
-        predict_again(s, k);
-        if (!k->again && has_surprise(k, best)) {
-            k->again = true;
-            k->ntried = keep_surprises(k, best);
-            start_stage(k, 0, 0); /* adds to the samples */
-            return;
-        }
-        if (k->after_alarm && same_as_before(k, &c[best]))
-            double_hold(k);
-        else
-            k->hold = 0;
-    }
-    n = k->stage + 1 < STAGES ? keep_close(k, best) : 0;
-    if (n < 2) {
-        in_force(k);
-        return;
-    }
-    k->ntried = n;
-    start_stage(k, k->stage + 1, 0);
+/* The usual time of what is in force is learned anew. */
+static void forget_usual(struct switch_kind *k) {
+    k->nusual = 0;
+    k->usual_ns = k->base_ns = 0;
+    k->slow = k->fast = 0;
 }
 
-/* Compares an agreed time with what is usual; true: for too long it was another. */
-static bool watch(struct switch_kind *k, struct switch_candidate *c, uint64_t ns) {
+/* Measures all that are kept, as far as the budget goes. keep: as in race_reset. */
+static void start_trial(struct switch_kind *k, uint32_t keep) {
+    uint32_t others, seen;
+    race_reset(k, keep);
+    race_seen(k, &others, &seen);
+    for (uint32_t i = 0; i < k->ncandidates; i++)
+        k->candidates[i].own_ns = 0;
+    k->since = 0;
+    k->phase = others > 0 ? SWITCH_TRIAL : SWITCH_CHOSEN;
+    k->trials += others > 0;
+    k->before_arm = k->candidates[k->chosen].arm;
+    k->before_codec = k->candidates[k->chosen].codec;
+}
+
+/* Whether what was in force before the last alarm is as good as what is now, or about. */
+static bool same_as_before(const struct switch_kind *k) {
+    for (uint32_t i = 0; i < k->ncandidates; i++) {
+        const struct switch_candidate *c = &k->candidates[i];
+        if (c->arm == k->before_arm && c->codec == k->before_codec)
+            return race_ratio(k, i) <= SAME;
+    }
+    return false;
+}
+
+/* Another one is in force, as fast as ratio says: a change of the link is noticed at once. */
+static void put_in_force(struct switch_kind *k, uint32_t ratio) {
+    k->chosen_at = k->ops + 1;
+    k->usual_ns = k->usual_ns / RACE_ONE * ratio;
+    k->base_ns = k->base_ns / RACE_ONE * ratio;
+    k->nusual = 0;
+    k->slow = k->fast = 0;
+    if (!same_as_before(k))
+        k->hold /= HOLD_BACK;
+}
+
+/* told: a node asked for it, so what was measured before says nothing. */
+static void alarm(struct switcher *s, struct switch_kind *k, bool told) {
+    const struct switch_candidate *c = &k->candidates[k->chosen];
+    uint32_t chosen = k->chosen;
+    uint8_t arm = c->arm, codec = c->codec;
+    if (!told && c->codec == zipcclCodecRaw && k->nrecent > 0)
+        correct_link(s, k, c, k->recent_ns[0]);
+    k->alarms++;
+    if (k->after_alarm && same_as_before(k))
+        k->hold = k->hold == 0 ? HOLD_FIRST : k->hold < HOLD_MOST ? 2 * k->hold : HOLD_MOST;
+    else
+        k->hold /= HOLD_BACK;
+    k->after_alarm = true;
+    make_candidates(s, k);
+    c = &k->candidates[k->chosen];
+    bool other = k->chosen != chosen || c->arm != arm || c->codec != codec;
+    start_trial(k, told || other ? 0 : IN_A_ROW);
+    forget_usual(k);
+    if (other)
+        k->chosen_at = k->ops;
+}
+
+/* Compares an agreed time of the one in force with what is usual; true: for too long it was another. */
+static bool watch(struct switch_kind *k, uint16_t code) {
+    uint64_t ns = report_ns(code);
     if (ns == 0)
         return false;
-    memmove(&k->late_ns[1], &k->late_ns[0], (IN_A_ROW - 1) * sizeof k->late_ns[0]);
-    k->late_ns[0] = ns;
-    if (c->least_ns == 0)
-        return false;
-    k->slow = over(ns, c->least_ns, SLOW_PERCENT) ? k->slow + 1 : 0;
-    k->fast = over(c->least_ns, ns, 10000 / FAST_PERCENT) ? k->fast + 1 : 0;
-    if (k->slow == 0 && k->fast == 0) {
-        uint64_t low = c->base_ns / 100 * DRIFT_LEAST, high = c->base_ns / 100 * DRIFT_MOST;
-        c->least_ns = c->least_ns - c->least_ns / DRIFT_SHARE + ns / DRIFT_SHARE;
-        c->least_ns = c->least_ns < low ? low : c->least_ns > high ? high : c->least_ns;
+    if (k->nusual < LEARN_SAMPLES) {
+        uint32_t n = k->nusual++;
+        for (; n > 0 && k->usual[n - 1] > code; n--)
+            k->usual[n] = k->usual[n - 1];
+        k->usual[n] = code;
+        uint64_t learned = k->nusual == LEARN_SAMPLES ? (report_ns(k->usual[1]) + report_ns(k->usual[2])) / 2 : 0;
+        /* What is far from what was to be expected is for an alarm, which may have to wait. */
+        if (learned > 0 && (k->usual_ns == 0 || (!over(learned, k->usual_ns, SLOW_PERCENT) &&
+                                                 !over(k->usual_ns, learned, 10000 / FAST_PERCENT))))
+            k->usual_ns = k->base_ns = learned;
     }
-    return k->slow >= IN_A_ROW || k->fast >= IN_A_ROW;
+    if (k->usual_ns == 0)
+        return false;
+    k->slow = over(ns, k->usual_ns, SLOW_PERCENT) ? k->slow + 1 : 0;
+    k->fast = over(k->usual_ns, ns, 10000 / FAST_PERCENT) ? k->fast + 1 : 0;
+    if (k->slow == 0 && k->fast == 0) {
+        uint64_t low = k->base_ns / 100 * DRIFT_LEAST, high = k->base_ns / 100 * DRIFT_MOST;
+        k->usual_ns = k->usual_ns - k->usual_ns / DRIFT_SHARE + ns / DRIFT_SHARE;
+        k->usual_ns = k->usual_ns < low ? low : k->usual_ns > high ? high : k->usual_ns;
+    }
+    return (k->slow >= IN_A_ROW || k->fast >= IN_A_ROW) && k->since >= k->hold;
 }
 
-/* What all nodes say of the operation before this one; true: an alarm. */
-static bool take_report(struct switcher *s, struct switch_kind *k, uint32_t word) {
+/* A trial ends where all that may be measured was, or the budget is used up. */
+static void end_trial(struct switcher *s, struct switch_kind *k) {
+    uint32_t others, seen;
+    race_seen(k, &others, &seen);
+    if (seen < others && k->since < TRIAL_MOST)
+        return;
+    k->phase = SWITCH_CHOSEN;
+    k->decided = true;
+    predict_again(s, k);
+}
+
+/* What all nodes say of the operation before this one. */
+static void take_report(struct switcher *s, struct switch_kind *k, uint32_t word) {
     struct report r = report_unpack(word);
-    if (!k->has_last)
-        return r.alarm;
-    struct switch_candidate *c = &k->candidates[k->last];
-    if (r.parts > 0 && c->codec != zipcclCodecRaw) {
-        uint16_t *f = &s->model.fraction[c->codec][k->want.dtype];
-        *f = (uint16_t)((3u * *f + r.parts * MODEL_WHOLE / REPORT_PARTS + 2) / 4);
+    bool alarmed = false;
+    if (k->has_last) {
+        struct switch_candidate *c = &k->candidates[k->last];
+        if (r.parts > 0 && c->codec != zipcclCodecRaw) {
+            uint16_t *f = &s->model.fraction[c->codec][k->want.dtype];
+            *f = (uint16_t)((3u * *f + r.parts * MODEL_WHOLE / REPORT_PARTS + 2) / 4);
+        }
+        bool in_force = k->last == k->chosen;
+        if (r.worst > 0 && r.least > 0) {
+            if (c->codec == zipcclCodecRaw && (k->phase == SWITCH_TRIAL || !in_force))
+                correct_link(s, k, c, report_ns(r.least));
+            if (in_force && k->waits)
+                correct_codec(s, k, report_ns(r.worst));
+            uint32_t ratio = race_sample(k, k->last, report_ns(r.worst));
+            if (ratio > 0)
+                put_in_force(k, ratio);
+        }
+        alarmed = in_force && watch(k, r.least);
     }
-    bool learns = k->phase == SWITCH_CHOSEN && k->last == k->chosen && c->least_ns == 0;
-    if (k->last_counts || learns)
-        add_sample(c, &r);
-    if (learns && c->nsamples >= LEARN_SAMPLES)
-        c->least_ns = c->base_ns = lower_half(c->least, c->nsamples);
-    if (k->phase == SWITCH_TRIAL)
-        return r.alarm;
-    return (watch(k, c, report_ns(r.least)) && k->in_force >= k->hold) || r.alarm;
+    if (alarmed || r.alarm) {
+        alarm(s, k, r.alarm);
+        k->has_last = false; /* this one ran before the alarm was heard: its candidate may be gone */
+        k->word = 0;
+    }
 }
 
 /* Time of the class's size: sizes within a class differ by up to two. */
@@ -370,35 +261,27 @@ void switcher_done(struct switcher *s, uint64_t ns, uint64_t coded_from, uint64_
         return;
     s->open = false;
     struct switch_kind *k = &s->kinds[s->current];
-    bool alarmed = take_report(s, k, word);
-    uint64_t scaled = scale(s, k, ns);
     struct switch_candidate *c = &k->candidates[k->now];
+    uint64_t scaled = scale(s, k, ns);
+    uint32_t now = k->now;
     if (scaled > 0 && (c->own_ns == 0 || scaled < c->own_ns))
         c->own_ns = scaled;
-    k->word = report_pack(false, scaled, coded_from, coded_to);
     if (coded_from > 0) {
         k->coded_from = k->coded_from - k->coded_from / 4 + coded_from / 4;
         k->coded_to = k->coded_to - k->coded_to / 4 + coded_to / 4;
     }
-    k->last = k->now;
-    k->last_counts = k->now_counts;
-    k->has_last = true;
+    k->word = report_pack(false, scaled, coded_from, coded_to);
     k->ops++;
-    if (k->phase == SWITCH_CHOSEN || k->phase == SWITCH_FINE)
-        k->in_force++;
-    if (alarmed) {
-        alarm(s, k);
-        k->has_last = false; /* it ran before the alarm was heard: its candidate may be gone */
-        k->word = 0;
-    } else if (k->phase != SWITCH_CHOSEN && k->step++ == k->total) {
-        decide(s, k);
-    } else if (k->phase == SWITCH_CHOSEN) {
-        k->decided = true;
-        if (k->in_force >= SWITCH_REPEAT) {
-            repeat(s, k);
-            k->has_last = false;
-            k->word = 0;
-        }
+    k->since++;
+    uint32_t alarms = k->alarms;
+    take_report(s, k, word);
+    if (k->alarms == alarms) {
+        k->last = now;
+        k->has_last = true;
+        if (k->phase == SWITCH_TRIAL)
+            end_trial(s, k);
+        else
+            k->decided = true;
     }
     if (s->nkinds > s->capacity)
         drop_oldest(s);
@@ -420,7 +303,7 @@ static struct switch_kind *new_kind(struct switcher *s, const struct switch_want
     make_candidates(s, k);
     struct model_op op = switcher_model_op(&k->want, &k->candidates[0], k->want.bytes);
     k->wire = model_wire(&s->shape, &op);
-    start_trial(k, WARM_UPS);
+    start_trial(k, 0);
     return k;
 }
 
@@ -439,10 +322,8 @@ bool switcher_choose(struct switcher *s, const struct switch_want *want, struct 
         k = new_kind(s, want);
     k->used = ++s->clock;
     k->now_bytes = want->bytes;
-    k->now = k->chosen;
-    k->now_counts = k->phase != SWITCH_CHOSEN && k->step >= k->warm && k->step < k->total;
-    if (k->phase != SWITCH_CHOSEN && k->step < k->total)
-        k->now = k->tried[(k->step < k->warm ? k->step : k->step - k->warm) % k->ntried];
+    k->now = race_next(k);
+    race_started(k, k->now);
     s->current = (uint32_t)(k - s->kinds);
     s->open = true;
     *choice = (struct switch_choice){.arm = (zipcclArm_t)k->candidates[k->now].arm,
@@ -469,7 +350,7 @@ struct switch_choice switcher_follow(const struct switcher *s, const struct swit
     if (w.any_size) /* sizes differ by rank, the choice may not */
         w.bytes = SWITCH_ANY_BYTES;
     uint32_t n = switcher_candidates(started ? &s->start : &s->model, &s->shape, &w, own), least = UINT32_MAX;
-    const struct switch_candidate *best = &own[switcher_predicted(own, n, true)];
+    const struct switch_candidate *best = &own[switcher_predicted(own, n)];
     struct model_op op = switcher_model_op(&w, &own[0], w.bytes);
     uint64_t wire = model_wire(&s->shape, &op);
     zipcclOp_t leader = w.op;

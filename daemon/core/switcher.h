@@ -2,20 +2,18 @@
  *
  * The switcher: with which arm and codec an operation runs. The model proposes, the clock decides.
  *
- * Operations are of a kind: operation, dtype, size class (log2 of the bytes), what is pinned. A kind has candidates,
- * and goes round:
+ * Operations are of a kind: operation, dtype, size class (log2 of the bytes), what is pinned. A kind has candidates, of
+ * which one is in force: at first the one that the model says is best. Others are measured beside it, one operation at
+ * a time with one in force in between, and each is known by the ratio of its time to those about it, so that a machine
+ * that is slower for a while tells nothing. The more often it was measured, the smaller the lead that puts it in force.
  *
- * - trial: every candidate twice in turns (at first with two warm-ups), once more where the model thought better of
- *   another one; then the best on the worst node is chosen
- * - fine: the best, where others were about as fast, against these 8 and, closer still, 16 more times in turns; then
- *   the best is chosen again
- * - chosen: in force, until the times leave what was measured (three operations in a row took over 1.3 times or under
- *   0.75 times as long: the link, or the data, changed), until a node asks for it (its cap changed), or for
- *   SWITCH_REPEAT operations: then the next trial
+ * Measuring costs what the measured one is slower. It is paid from a budget: half an operation's time at the start, and
+ * a fraction of a percent of every operation's. So the whole stays within a percent or so of the best, what is slower
+ * by far is measured once in hundreds of operations, and what is close as often as it takes to tell it apart.
  *
- * Where a trial after an alarm chooses the same again, the next alarm must wait: 16 operations, then 32... 4096. What
- * is worse than others by far, as the model says or as was measured, takes no part. A kind with one candidate has no
- * trials, but alarms: then the model is corrected by what was measured, and the candidates are made anew.
+ * An alarm (three operations in a row took over 1.3 times or under 0.75 times as long as usual: the link, or the data,
+ * changed; or a node asks for it, as its cap changed) forgets what was measured and fills the budget again. Where it
+ * changed nothing, the next alarm must wait: 16 operations, then 32... 4096.
  *
  * All nodes choose alike, because everything that decides is agreed: numbers of the communicator's creation, and the
  * times of all nodes, which travel in the headers of the next operation of the kind (report.h). So only operations in
@@ -23,8 +21,8 @@
  * followers see changes in switcher_done alone.
  *
  * The same machine serves the nodes of a communicator (collectives) and its ranks (all-to-all). Times of one kind are
- * scaled to the class's size by the model. Samples of a candidate are judged by the mean of their lower half. Pure but
- * for its state; no clock, no I/O; memory is taken once, at the first operation.
+ * scaled to the class's size by the model. Pure but for its state; no clock, no I/O; memory is taken once, at the first
+ * operation.
  */
 #ifndef ZIPCCL_DAEMON_SWITCHER_H
 #define ZIPCCL_DAEMON_SWITCHER_H
@@ -37,10 +35,10 @@
 #include "daemon/core/report.h"
 #include "zipccl_types.h"
 
-#define SWITCH_CANDIDATES 5u    /* of a kind, at most */
-#define SWITCH_SAMPLES    24u   /* of a candidate that are kept: the least */
-#define SWITCH_REPEAT     1024u /* operations of a kind after which it is tried again */
-#define SWITCH_NODE_KINDS 64u   /* kinds of a communicator; beyond, the one used longest ago is dropped */
+#define SWITCH_CANDIDATES 5u  /* of a kind, at most */
+#define SWITCH_SAMPLES    15u /* of a candidate that are kept: the youngest */
+#define SWITCH_RECENT     5u  /* times of the one in force that others are compared with */
+#define SWITCH_NODE_KINDS 64u /* kinds of a communicator; beyond, the one used longest ago is dropped */
 #define SWITCH_RANK_KINDS 16u
 #define SWITCH_NO_SIZE    UINT8_MAX
 #define SWITCH_WHY        160u
@@ -67,17 +65,17 @@ struct switch_choice {
 
 struct switch_candidate {
     uint8_t arm, codec;
-    bool kept; /* takes part in trials */
-    uint64_t predicted_ns;
-    uint64_t agreed_ns; /* on the worst node, in the last trial; 0: none */
-    uint64_t least_ns;  /* on the best node, of late: what alarms are judged by; 0: not known */
-    uint64_t base_ns;   /* the same when it was chosen */
-    uint64_t own_ns;    /* best of this node since the last trial began; 0: none */
-    uint32_t nsamples;
-    uint16_t worst[SWITCH_SAMPLES], least[SWITCH_SAMPLES]; /* report codes, ascending */
+    bool kept;                         /* may be measured */
+    uint64_t predicted_ns, careful_ns; /* careful: where nothing overlaps */
+    uint64_t agreed_ns;                /* by what all nodes measured; 0: not measured */
+    uint64_t own_ns;                   /* best of this node since the last alarm; 0: none */
+    uint32_t nsamples;                 /* since the last alarm */
+    int32_t purse;                     /* its own budget, for when it does not look better; as credit */
+    uint16_t ratios[SWITCH_SAMPLES];   /* to the one in force, RACE_ONE: as fast; a ring */
 };
 
-enum switch_phase { SWITCH_CHOSEN, SWITCH_TRIAL, SWITCH_FINE };
+/* Trial: what may be measured was not yet, and the budget lasts for it. */
+enum switch_phase { SWITCH_CHOSEN, SWITCH_TRIAL };
 
 struct switch_kind {
     struct switch_want want; /* that made it; bytes: of the class */
@@ -85,25 +83,31 @@ struct switch_kind {
     uint64_t wire;           /* bytes on the wire of the class's size */
     uint64_t link_bps;       /* as this kind's raw operations measured it; 0: they did not */
     struct switch_candidate candidates[SWITCH_CANDIDATES];
-    uint32_t ncandidates, chosen;
-    bool decided; /* followers may look at it */
+    uint32_t ncandidates, chosen; /* chosen: in force */
+    bool decided;                 /* followers may look at it */
 
     enum switch_phase phase;
-    uint32_t stage, step, warm, total; /* of a trial: the first `warm` do not count; after `total` one more brings the
-                                        * last report */
-    uint32_t tried[SWITCH_CANDIDATES], ntried;
-    bool after_alarm, again;          /* the first stage is repeated */
-    uint8_t before_arm, before_codec; /* chosen before the trial */
+    int32_t credit;                    /* the budget, of RACE_ONE for an operation's time */
+    uint64_t recent_ns[SWITCH_RECENT]; /* of the one in force on the worst node, youngest first */
+    uint32_t nrecent;
+    bool waits; /* a measured one, for the next time of the one in force */
+    uint32_t waiting;
+    bool from_purse; /* who paid for it */
+    uint64_t waiting_ns;
+    uint16_t usual[4]; /* least times of the one in force, as codes, until usual_ns is known */
+    uint32_t nusual;
+    uint64_t usual_ns, base_ns; /* on the best node, of late: what alarms are judged by; when it was learned */
 
-    uint64_t ops, chosen_at; /* operations; the one from which the choice is in force */
-    uint64_t in_force, hold; /* operations since then; before an alarm may come */
-    uint32_t slow, fast;     /* in a row */
-    uint64_t late_ns[3];     /* least times of the last operations, youngest first */
+    uint64_t ops, chosen_at;          /* operations; the one from which the choice is in force */
+    uint64_t since, hold;             /* operations since the last alarm; before the next one may come */
+    uint32_t slow, fast;              /* in a row */
+    uint8_t before_arm, before_codec; /* chosen at the last alarm */
+    bool after_alarm;
     uint32_t trials, alarms;
     bool raise; /* alarm with the next operation */
 
     uint32_t now, last; /* candidates of the operation under way and of the one before */
-    bool now_counts, last_counts, has_last;
+    bool has_last;
     uint32_t word; /* this node's report of the last operation */
     uint64_t now_bytes, used;
     uint64_t coded_from, coded_to; /* of this node, of late */
@@ -135,7 +139,7 @@ void switcher_alarm(struct switcher *s);
 
 /* For people: "tier: 412 us measured against raw 598 us". */
 void switcher_why(const struct switcher *s, const struct switch_kind *kind, char *text, size_t size);
-/* "trial, operation 3 of 9"; "in force since operation 12, next trial at 1036". */
+/* "measuring: 1 of 2 others seen"; "in force since operation 12". */
 void switcher_phase_text(const struct switch_kind *kind, char *text, size_t size);
 
 #endif

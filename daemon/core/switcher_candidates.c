@@ -13,9 +13,9 @@
 
 #define HOPELESS_NUM 13u /* all coded over 1.3 times raw: raw alone */
 #define HOPELESS_DEN 10u
-#define PRUNE_TIMES  2u /* over twice the best: no part in trials */
-#define SURE_NUM     9u /* coded by the model alone: at most this part of raw */
-#define SURE_DEN     10u
+#define PRUNE_TIMES  2u  /* over twice the best: no part in trials */
+#define SURE_NUM     92u /* coded by the model alone: at most this part of raw */
+#define SURE_DEN     100u
 #define NO_CANDIDATE UINT32_MAX
 
 struct model_op switcher_model_op(const struct switch_want *want, const struct switch_candidate *c, uint64_t bytes) {
@@ -46,6 +46,7 @@ static void add(struct listing *l, zipcclArm_t arm, zipcclCodec_t codec) {
     c->kept = true;
     struct model_op op = switcher_model_op(l->want, c, l->want->bytes);
     c->predicted_ns = model_predict(l->model, l->shape, &op);
+    c->careful_ns = model_predict_apart(l->model, l->shape, &op);
 }
 
 static void add_arm(struct listing *l, zipcclArm_t arm, bool all) {
@@ -105,10 +106,14 @@ uint32_t switcher_candidates(const struct model *model, const struct model_shape
     return l.n;
 }
 
-uint32_t switcher_predicted(const struct switch_candidate *c, uint32_t n, bool sure) {
-    uint32_t best = least(c, n, -1), raw = least(c, n, 0);
-    if (sure && raw != NO_CANDIDATE && c[best].codec != zipcclCodecRaw &&
-        c[best].predicted_ns / SURE_NUM > c[raw].predicted_ns / SURE_DEN)
+uint32_t switcher_predicted(const struct switch_candidate *c, uint32_t n) {
+    uint32_t best = NO_CANDIDATE;
+    for (uint32_t i = 0; i < n; i++) {
+        if (c[i].kept && (best == NO_CANDIDATE || c[i].careful_ns < c[best].careful_ns))
+            best = i;
+    }
+    uint32_t raw = least(c, n, 0);
+    if (raw != NO_CANDIDATE && c[best].careful_ns / SURE_NUM > c[raw].careful_ns / SURE_DEN)
         best = raw;
     return best;
 }

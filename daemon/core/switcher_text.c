@@ -81,12 +81,10 @@ void switcher_why(const struct switcher *s, const struct switch_kind *k, char *t
 }
 
 void switcher_phase_text(const struct switch_kind *k, char *text, size_t size) {
-    if (k->phase != SWITCH_CHOSEN) {
-        snprintf(text, size, "%s, operation %u of %u", k->phase == SWITCH_TRIAL ? "trial" : "comparing the best again",
-                 k->step + 1, k->total + 1);
-        return;
-    }
-    int n = snprintf(text, size, "in force since operation %" PRIu64, k->chosen_at + 1);
-    if (n > 0 && (size_t)n < size)
-        snprintf(text + n, size - (size_t)n, ", next look at %" PRIu64, k->ops + SWITCH_REPEAT - k->in_force + 1);
+    uint32_t others, seen;
+    race_seen(k, &others, &seen);
+    if (k->phase == SWITCH_TRIAL)
+        snprintf(text, size, "measuring, %u of %u others seen", seen, others);
+    else
+        snprintf(text, size, "in force since operation %" PRIu64, k->chosen_at + 1);
 }

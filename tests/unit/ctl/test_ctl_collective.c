@@ -156,6 +156,36 @@ static void test_one_node_sizes(void **state) {
     json_decref(root);
 }
 
+/* auto beside what is pinned: every arm with its own time, and the sums of the rounds. */
+static void test_switcher(void **state) {
+    struct place *p = *state;
+    assert_int_equal(run(p, STDOUT_FILENO, "--switcher", "--op=all-reduce", "--size=64KiB,128KiB", "--iters=6",
+                         "--link-rate=200mbit", "--json", NULL),
+                     0);
+    json_t *root = parse(p), *one, *us;
+    size_t i;
+    const char *name;
+    json_array_foreach(json_object_get(root, "results"), i, one) {
+        const json_t *s = json_object_get(one, "switcher"), *pinned = json_object_get(s, "pinned_p50_us");
+        double least = 1e12;
+        assert_string_equal(json_string_value(json_object_get(one, "bits")), "equal");
+        assert_int_equal(json_object_size(pinned), 5);
+        json_object_foreach((json_t *)pinned, name, us) {
+            least = json_number_value(us) < least ? json_number_value(us) : least;
+            assert_true(json_number_value(us) > 0);
+        }
+        assert_true(number(pinned, json_string_value(json_object_get(s, "best"))) == least);
+        assert_true(number(s, "auto_p50_us") > 0 && number(s, "settled") > 0);
+        assert_true(number(s, "first") == number(s, "whole")); /* six rounds are all among the first */
+    }
+    assert_int_equal(i, 2);
+    json_decref(root);
+    assert_int_equal(run(p, STDERR_FILENO, "--switcher", "--codec=tier", NULL), 2);
+    assert_int_equal(run(p, STDERR_FILENO, "--switcher", "--op=barrier", NULL), 2);
+    assert_int_equal(run(p, STDERR_FILENO, "--switcher", "--dtype=int32", NULL), 2);
+    assert_non_null(strstr(p->text, "int32 is not coded"));
+}
+
 static void test_barrier(void **state) {
     struct place *p = *state;
     assert_int_equal(run(p, STDOUT_FILENO, "--op", "barrier", "--iters", "5", "--json", NULL), 0);
@@ -307,9 +337,9 @@ static void test_interrupt(void **state) {
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_every_operation), TEST(test_ring),    TEST(test_openmpi),     TEST(test_two_nodes),
-        TEST(test_one_node_sizes),  TEST(test_barrier), TEST(test_wrong_usage), TEST(test_daemon_refuses),
-        TEST(test_rank_fails),      TEST(test_timeout), TEST(test_interrupt),
+        TEST(test_every_operation), TEST(test_ring),       TEST(test_openmpi),  TEST(test_two_nodes),
+        TEST(test_one_node_sizes),  TEST(test_barrier),    TEST(test_switcher), TEST(test_wrong_usage),
+        TEST(test_daemon_refuses),  TEST(test_rank_fails), TEST(test_timeout),  TEST(test_interrupt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,7 +60,7 @@ static void test_monotonic(void **state) {
                 struct switch_candidate c[SWITCH_CANDIDATES];
                 struct model m = model_of(gbits);
                 uint32_t n = switcher_candidates(&m, &shape, &w, c);
-                bool now = c[switcher_predicted(c, n, true)].codec != zipcclCodecRaw;
+                bool now = c[switcher_predicted(c, n)].codec != zipcclCodecRaw;
                 assert_false(now && !coded);
                 coded = now;
             }

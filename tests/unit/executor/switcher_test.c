@@ -56,9 +56,8 @@ static void test_alike(void **state) {
     sim_free(&g_sim);
 }
 
-/* Every size from 4 KiB to 256 MiB at every rate: 2,000 operations, trials included, against the best pinned one. */
-static void test_near_best(void **state) {
-    (void)state;
+/* Every size from 4 KiB to 256 MiB at every rate: so many operations, all included, against the best pinned one. */
+static double most_over_best(unsigned operations, double noise) {
     static const struct {
         zipcclOp_t op;
         uint32_t nodes, per_node;
@@ -77,12 +76,13 @@ static void test_near_best(void **state) {
                 want.flat = worlds[w].per_node == 2 && worlds[w].op != zipcclOpAllGather;
                 sim_init(&g_sim, g_rates[r], worlds[w].nodes, worlds[w].per_node);
                 g_sim.random += bytes * (r + 7);
-                for (unsigned i = 0; i < 2000; i++) {
+                g_sim.world.noise = noise;
+                for (unsigned i = 0; i < operations; i++) {
                     took += sim_run(&g_sim, &want, &choice);
                     best += sim_best_ns(&g_sim, &want);
                 }
                 double over = took / best - 1;
-                if (over > 0.01 || getenv("SWITCHER_PRINT"))
+                if (getenv("SWITCHER_PRINT"))
                     printf("op %d, %u x %u, %g Gbit/s, %llu KiB: %.2f %% over the best, trials %u alarms %u, codec "
                            "%d arm %d\n",
                            (int)want.op, worlds[w].nodes, worlds[w].per_node, g_rates[r],
@@ -93,22 +93,30 @@ static void test_near_best(void **state) {
             }
         }
     }
-    printf("at most %.2f %% over the best pinned choice\n", 100 * worst);
-    assert_true(worst <= 0.02);
+    printf("%u operations, times vary by %.0f %%: at most %.2f %% over the best pinned choice\n", operations,
+           100 * noise, 100 * worst);
+    return worst;
 }
 
-/* Operations after a change until nothing but what is within 5 % of the best is taken. */
+static void test_near_best(void **state) {
+    (void)state;
+    assert_true(most_over_best(2000, 0.05) <= 0.01);
+    assert_true(most_over_best(100, 0.05) <= 0.04);
+    assert_true(most_over_best(1000, 0.3) <= 0.1); /* a busy machine */
+}
+
+/* Operations after a change until what is in force is within 5 % of the best for good. Others are measured now and
+ * then after that too: what that costs, test_near_best adds up. */
 static unsigned settle(const struct switch_want *want) {
     struct switch_choice choice;
     unsigned last = 0;
     for (unsigned i = 1; i <= 60; i++) {
-        double ns = sim_run(&g_sim, want, &choice);
-        if (ns > 1.12 * sim_best_ns(&g_sim, want))
+        (void)sim_run(&g_sim, want, &choice);
+        const struct switch_candidate *c = &kind(0)->candidates[kind(0)->chosen];
+        if (sim_true_ns(&g_sim, want, (zipcclArm_t)c->arm, (zipcclCodec_t)c->codec) > 1.05 * sim_best_ns(&g_sim, want))
             last = i;
     }
-    if (sim_true_ns(&g_sim, want, choice.arm, choice.codec) > 1.05 * sim_best_ns(&g_sim, want))
-        return 99;
-    return last;
+    return last == 60 ? 99 : last;
 }
 
 /* The rate changes from any to any other one, also while the choice is young. */
@@ -180,13 +188,14 @@ static void test_back_off(void **state) {
     }
     printf("%u alarms in 900 operations\n", kind(0)->alarms);
     assert_in_range(kind(0)->alarms, 4, 9);
-    assert_true(kind(0)->hold >= 128);
-    /* Where another candidate wins, all is as at first. */
+    uint64_t hold = kind(0)->hold;
+    assert_true(hold >= 128);
+    /* Where another candidate wins, the next alarm may come sooner. */
     g_sim.world.link_bps = 4e9;
     for (unsigned i = 0; i < 1200 && kind(0)->candidates[kind(0)->chosen].codec != zipcclCodecRaw; i++)
         run(&want, 1);
     assert_int_equal(kind(0)->candidates[kind(0)->chosen].codec, zipcclCodecRaw);
-    assert_int_equal(kind(0)->hold, 0);
+    assert_true(kind(0)->hold < hold);
     sim_free(&g_sim);
 }
 
