@@ -91,8 +91,15 @@ inline unsigned char *shared(uint32_t a, unsigned bytes, bool write, simt::Loc l
 inline bool is_shared(uint64_t a) {
     return a - reinterpret_cast<uint64_t>(simt::grid.dyn) < simt::grid.dyn_bytes;
 }
+/* Device addresses from `base` on that stand for what lies `shift` further on (tests/standin). Global memory elsewhere
+ * is the host's: `host` tells the range of addresses around a that a kernel may touch, or does not return. */
+inline struct View {
+    uint64_t base, bytes, shift;
+    void (*host)(uint64_t a, uint64_t *from, uint64_t *to);
+    uint64_t from, to; /* what it told last */
+} view;
 inline unsigned char *plain(uint64_t a, unsigned bytes, simt::Loc loc) {
-    unsigned char *p = reinterpret_cast<unsigned char *>(a);
+    unsigned char *p = reinterpret_cast<unsigned char *>(a - view.base < view.bytes ? a + view.shift : a);
     if (a < 65536)
         simt::die(loc, "access through the null pointer: 0x%llx", static_cast<unsigned long long>(a));
     simt::check_aligned(p, bytes, loc);
@@ -101,6 +108,8 @@ inline unsigned char *plain(uint64_t a, unsigned bytes, simt::Loc loc) {
 inline unsigned char *global(uint64_t a, unsigned bytes, bool write, simt::Loc loc) {
     if (simt::grid.dyn_bytes && is_shared(a))
         simt::die(loc, "a global access to shared memory");
+    if (view.bytes && a - view.base >= view.bytes && (a < view.from || a >= view.to))
+        view.host(a, &view.from, &view.to);
     unsigned char *p = plain(a, bytes, loc);
     simt::access(p, bytes, write, loc);
     return p;

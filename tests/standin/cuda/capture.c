@@ -60,7 +60,7 @@ int standin_capturing(void *stream, int *status) {
     if (!s)
         e = CUDA_ERROR_INVALID_HANDLE;
     else
-        *status = !s->capture           ? cudaStreamCaptureStatusNone
+        *status = !s->capture          ? cudaStreamCaptureStatusNone
                   : s->capture->broken ? cudaStreamCaptureStatusInvalidated
                                        : cudaStreamCaptureStatusActive;
     pthread_mutex_unlock(&standin_lock);

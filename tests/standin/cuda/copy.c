@@ -17,7 +17,7 @@ struct copy {
 
 static void copy_run(void *arg) {
     const struct copy *c = arg;
-    memmove(c->to, c->from, c->bytes);
+    memmove(standin_view(c->to), standin_view(c->from), c->bytes);
 }
 
 static void copy_drop(void *arg) {
@@ -47,9 +47,8 @@ int standin_copy(void *to, const void *from, size_t bytes, int kind, void *strea
     if (bytes == 0)
         return 0;
     const enum side t = side_of(to, bytes), f = side_of(from, bytes);
-    if (kind != cudaMemcpyDefault &&
-        (!fits(t, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) ||
-         !fits(f, kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice)))
+    if (kind != cudaMemcpyDefault && (!fits(t, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) ||
+                                      !fits(f, kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice)))
         return CUDA_ERROR_INVALID_VALUE;
     if (t == SIDE_WRONG || f == SIDE_WRONG)
         return CUDA_ERROR_INVALID_VALUE;
@@ -84,7 +83,7 @@ struct fill {
 
 static void fill_run(void *arg) {
     const struct fill *f = arg;
-    memset(f->to, f->value, f->bytes);
+    memset(standin_view(f->to), f->value, f->bytes);
 }
 
 int standin_set(void *to, int value, size_t bytes, void *stream, bool wait) {

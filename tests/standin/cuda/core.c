@@ -2,6 +2,7 @@
  *
  * The process: its devices and their attributes, the current device of a thread, fork, sticky errors, the end.
  * ZIPCCL_STANDIN_DEVICES devices (2), each with ZIPCCL_STANDIN_MEMORY MiB (2048); CUDA_VISIBLE_DEVICES chooses.
+ * ZIPCCL_STANDIN_MPS=1: as a client of MPS.
  */
 #include "core.h"
 
@@ -45,6 +46,17 @@ static void end(void) {
     pthread_mutex_unlock(&g_run_lock);
 }
 
+/* A child may ask, and is told that it has no device: the locks must be free there. */
+static void fork_begins(void) {
+    pthread_mutex_lock(&standin_lock);
+    standin_gate_hold(true);
+}
+
+static void fork_ends(void) {
+    standin_gate_hold(false);
+    pthread_mutex_unlock(&standin_lock);
+}
+
 static void set_up(void) {
     const unsigned all = number_of("ZIPCCL_STANDIN_DEVICES", 2, STANDIN_MAX_DEVICES);
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -67,7 +79,9 @@ static void set_up(void) {
         };
         g_devices++;
     }
+    standin_window_open();
     atexit(end);
+    pthread_atfork(fork_begins, fork_ends, fork_ends);
 }
 
 int standin_init(void) {
@@ -194,6 +208,7 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0},
     {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 0},
+    {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0},
 };
 
 int standin_attribute(int attribute, int device, int *value) {
@@ -201,6 +216,10 @@ int standin_attribute(int attribute, int device, int *value) {
         return CUDA_ERROR_INVALID_DEVICE;
     if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) {
         *value = 0x10 + standin_devices[device].number;
+        return 0;
+    }
+    if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED) {
+        *value = number_of("ZIPCCL_STANDIN_MPS", 0, 1) != 0;
         return 0;
     }
     for (size_t i = 0; i < sizeof(g_attributes) / sizeof(g_attributes[0]); i++)

@@ -40,6 +40,7 @@ STANDIN_EXPORT const char *standin_error_name(int code);
 STANDIN_EXPORT const char *standin_error_text(int code);
 /* Names an other process in a way that survives the reuse of its id; 0: it is gone. */
 uint64_t standin_start_time(pid_t pid);
+void standin_gate_hold(bool hold); /* the gate's lock */
 /* No kernel may run while the process ends. False: it ends. */
 bool standin_run_begin(void);
 void standin_run_end(void);
@@ -55,10 +56,10 @@ struct standin_share { /* behind an allocation's bytes, seen by all that map it 
 struct standin_memory {
     struct standin_memory *next;
     struct standin_range at;
-    size_t mapped; /* bytes of the mapping, without the share */
+    size_t mapped;  /* bytes of the mapping, without the share */
     void *reserved; /* address space, with what aligns and guards */
     size_t reserved_bytes;
-    int fd;        /* -1: none */
+    int fd; /* -1: none */
     uint64_t inode;
     struct standin_share *share;
     unsigned refs;  /* opens of an import */
@@ -77,8 +78,21 @@ STANDIN_EXPORT int standin_host_free(void *p);
 STANDIN_EXPORT int standin_host_register(void *p, size_t bytes, unsigned flags);
 STANDIN_EXPORT int standin_host_unregister(void *p);
 STANDIN_EXPORT int standin_host_flags(void *p, unsigned *flags);
-/* An address range of its own, with a guard behind it. */
+/* Addresses of its own for `bytes` as the device sees them, with a guard behind; they are backed at standin_view(it).
+ */
 void *standin_reserve(struct standin_memory *m, size_t bytes);
+/* window.c: device addresses that the host cannot touch; what they stand for lies `shift` further on. */
+struct standin_window {
+    uintptr_t base;
+    size_t bytes; /* 0: device and host share addresses */
+    size_t shift;
+};
+extern struct standin_window standin_window;
+void standin_window_open(void);
+/* Device addresses, under the lock; null: none left. */
+void *standin_window_take(size_t bytes, size_t align);
+/* Nobody may touch what they stand for any more. */
+void standin_window_give(void *device, size_t bytes);
 /* copy.c */
 STANDIN_EXPORT int standin_copy(void *to, const void *from, size_t bytes, int kind, void *stream, bool wait);
 STANDIN_EXPORT int standin_set(void *to, int value, size_t bytes, void *stream, bool wait);
@@ -122,13 +136,13 @@ struct CUstream_st {
     bool started, destroyed;
     struct standin_graph *capture;
 };
-struct standin_op *standin_op_new(void (*run)(void *), void (*drop)(void *), enum standin_op_class class,
-                                  const void *arg, size_t bytes);
+STANDIN_EXPORT struct standin_op *standin_op_new(void (*run)(void *), void (*drop)(void *), enum standin_op_class class,
+                                                 const void *arg, size_t bytes);
 /* Notes that the operation uses the memory at p, if p is known. Under the lock. */
 void standin_op_use(struct standin_op *op, const void *p);
 void standin_op_free(struct standin_op *op); /* without the lock; one that was not queued too */
 /* Takes the operation over, whatever it returns. */
-int standin_push(void *stream, struct standin_op *op);
+STANDIN_EXPORT int standin_push(void *stream, struct standin_op *op);
 struct CUstream_st *standin_stream(void *handle); /* under the lock; null: no such stream */
 STANDIN_EXPORT int standin_stream_new(void **stream, unsigned flags, int priority);
 STANDIN_EXPORT int standin_stream_destroy(void *stream);
@@ -169,6 +183,7 @@ STANDIN_EXPORT int standin_kernel_launch(void *kernel, const unsigned grid[3], c
                                          size_t shared, void *stream);
 STANDIN_EXPORT int standin_kernel_attributes(void *kernel, size_t *static_shared, int *max_threads, int *max_dynamic);
 STANDIN_EXPORT int standin_kernel_allow(void *kernel, int dynamic_bytes);
+void standin_fault_handler(void); /* tells faults on device memory; repeatable */
 STANDIN_EXPORT int standin_kernel_occupancy(void *kernel, int threads, size_t shared, int *blocks);
 
 #endif

@@ -2,7 +2,8 @@
  *
  * Events. Each has a slot in a memfd of the process, which an importer maps: a record takes the next number and sets
  * `completed` to it when the stream is there, a wait is for the number that was the last when it was issued. Where the
- * process that recorded is dead, waits end (ZIPCCL_STANDIN_DEAD=block: they never do; the real driver promises neither).
+ * process that recorded is dead, waits end (ZIPCCL_STANDIN_DEAD=block: they never do; the real driver promises
+ * neither).
  */
 #include "event.h"
 

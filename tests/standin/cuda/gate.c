@@ -43,11 +43,19 @@ static unsigned g_rows;
 static struct standin_site g_blocking = {.name = "blocking"};
 
 static const int g_sticky_codes[] = {
-    CUDA_ERROR_ECC_UNCORRECTABLE,    CUDA_ERROR_ILLEGAL_ADDRESS,    CUDA_ERROR_LAUNCH_TIMEOUT,
-    CUDA_ERROR_ASSERT,               CUDA_ERROR_HARDWARE_STACK_ERROR, CUDA_ERROR_ILLEGAL_INSTRUCTION,
-    CUDA_ERROR_MISALIGNED_ADDRESS,   CUDA_ERROR_INVALID_ADDRESS_SPACE, CUDA_ERROR_INVALID_PC,
-    CUDA_ERROR_LAUNCH_FAILED,
+    CUDA_ERROR_ECC_UNCORRECTABLE,    CUDA_ERROR_ILLEGAL_ADDRESS,
+    CUDA_ERROR_LAUNCH_TIMEOUT,       CUDA_ERROR_ASSERT,
+    CUDA_ERROR_HARDWARE_STACK_ERROR, CUDA_ERROR_ILLEGAL_INSTRUCTION,
+    CUDA_ERROR_MISALIGNED_ADDRESS,   CUDA_ERROR_INVALID_ADDRESS_SPACE,
+    CUDA_ERROR_INVALID_PC,           CUDA_ERROR_LAUNCH_FAILED,
 };
+
+void standin_gate_hold(bool hold) {
+    if (hold)
+        pthread_mutex_lock(&g_lock);
+    else
+        pthread_mutex_unlock(&g_lock);
+}
 
 static void parse(const char *text) {
     unsigned n = 0;

@@ -25,8 +25,8 @@ struct handle {
     uint64_t start; /* of the process */
     uint64_t inode;
     int32_t fd;
-    int32_t device; /* its number in the machine */
-    uint64_t bytes; /* of memory */
+    int32_t device;                /* its number in the machine */
+    uint64_t bytes;                /* of memory */
     uint32_t index, serial, flags; /* of an event */
     uint32_t reserved[3];
 };
@@ -120,7 +120,7 @@ static int import_map(struct standin_memory *m, const struct handle *h, int fd) 
     m->inode = h->inode;
     if (fstat(fd, &s) != 0 || (uint64_t)s.st_size != m->mapped + PAGE)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!at || mmap(at, m->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+    if (!at || mmap(standin_view(at), m->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     m->at.base = at;
     const int e = share_open(m);

@@ -34,18 +34,46 @@ static struct sigaction g_before[2];
 
 /* ---- the executor ---- */
 
+/* There where the program has a leak checker: what a fault leaves behind in the executor is not the program's. */
+extern void __lsan_disable(void) __attribute__((weak));
+extern void __lsan_enable(void) __attribute__((weak));
+
 static void on_fault(int signal_number, siginfo_t *info, void *context) {
     (void)context;
+    const uintptr_t at = (uintptr_t)info->si_addr, in = at - standin_window.base;
     if (t_inside) {
-        fprintf(stderr, "standin: a kernel touched address %p\n", info->si_addr);
+        fprintf(stderr, "standin: a kernel touched address %p\n",
+                (void *)(in < 2 * standin_window.bytes && in >= standin_window.bytes ? at - standin_window.shift : at));
         siglongjmp(t_fault, 1);
     }
+    if (in < standin_window.bytes)
+        fprintf(stderr, "standin: the host touched device memory at %p\n", info->si_addr);
     sigaction(signal_number, &g_before[signal_number == SIGBUS], NULL); /* it comes again */
+}
+
+static void host_range(unsigned long a, unsigned long *from, unsigned long *to) {
+    struct standin_range r;
+    if (!standin_find((const void *)a, &r)) {
+        fprintf(stderr, "standin: a kernel touched host memory at %p, which is not page-locked\n", (void *)a);
+        siglongjmp(t_fault, 1);
+    }
+    *from = (unsigned long)r.base;
+    *to = *from + r.bytes;
+}
+
+void standin_fault_handler(void) {
+    static bool done;
+    const struct sigaction act = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    if (done)
+        return;
+    done = true;
+    sigaction(SIGSEGV, &act, &g_before[0]);
+    sigaction(SIGBUS, &act, &g_before[1]);
 }
 
 static void executor_open(void) {
     const char *path = getenv("ZIPCCL_STANDIN_KERNELS");
-    const struct sigaction act = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    standin_kernels_view_fn *view;
     void *so = dlopen(path && *path ? path : "libzipccl_standin_kernels.so", RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         fprintf(stderr, "standin: no kernels: %s\n", dlerror());
@@ -53,8 +81,10 @@ static void executor_open(void) {
     }
     *(void **)&g_find = dlsym(so, STANDIN_KERNELS_FIND);
     *(void **)&g_run = dlsym(so, STANDIN_KERNELS_RUN);
-    sigaction(SIGSEGV, &act, &g_before[0]);
-    sigaction(SIGBUS, &act, &g_before[1]);
+    *(void **)&view = dlsym(so, STANDIN_KERNELS_VIEW);
+    if (view)
+        view(standin_window.base, standin_window.bytes, standin_window.shift, host_range);
+    standin_fault_handler();
 }
 
 static bool executor_find(const char *name, struct standin_kernel_info *info) {
@@ -110,7 +140,9 @@ static void launch_run(void *arg) {
     if (!standin_run_begin())
         return;
     pthread_mutex_lock(&g_gate);
-    bool fault = false;
+    volatile bool fault = false;
+    if (__lsan_disable)
+        __lsan_disable();
     if (standin_failed() == 0) {
         if (sigsetjmp(t_fault, 1) == 0) {
             t_inside = true;
@@ -120,6 +152,8 @@ static void launch_run(void *arg) {
         }
         t_inside = false;
     }
+    if (__lsan_enable)
+        __lsan_enable();
     if (fault) {
         fprintf(stderr, "standin: illegal memory access in kernel %s\n", l->name);
         standin_fail(CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -16,8 +16,9 @@ struct word {
 
 static bool holds(const struct word *w) {
     const bool wide = w->bytes == 8;
-    const uint64_t now = wide ? __atomic_load_n((uint64_t *)w->at, __ATOMIC_ACQUIRE)
-                              : __atomic_load_n((uint32_t *)w->at, __ATOMIC_ACQUIRE);
+    const void *at = standin_view(w->at);
+    const uint64_t now = wide ? __atomic_load_n((const uint64_t *)at, __ATOMIC_ACQUIRE)
+                              : __atomic_load_n((const uint32_t *)at, __ATOMIC_ACQUIRE);
     const uint64_t mask = wide ? ~0ull : 0xffffffffull;
     switch (w->flags & 3u) {
     case CU_STREAM_WAIT_VALUE_EQ:
@@ -43,10 +44,11 @@ static void wait_run(void *arg) {
 
 static void write_run(void *arg) {
     const struct word *w = arg;
+    void *at = standin_view(w->at);
     if (w->bytes == 8)
-        __atomic_store_n((uint64_t *)w->at, w->value, __ATOMIC_SEQ_CST);
+        __atomic_store_n((uint64_t *)at, w->value, __ATOMIC_SEQ_CST);
     else
-        __atomic_store_n((uint32_t *)w->at, (uint32_t)w->value, __ATOMIC_SEQ_CST);
+        __atomic_store_n((uint32_t *)at, (uint32_t)w->value, __ATOMIC_SEQ_CST);
 }
 
 static int word_push(void *stream, const struct word *w, void (*run)(void *)) {

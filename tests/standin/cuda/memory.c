@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The table of memory that a device knows: its own (a memfd for each allocation, so that other processes can map it),
- * imported, mapped ranges, page-locked host memory. An address is the same for host and device. Behind each allocation
- * lies a page that nobody may touch, new memory is full of 0xa5, and what is freed is unmapped.
+ * imported, mapped ranges, page-locked host memory, which has one address for host and device. Behind each allocation
+ * lies a page that nobody may touch, new memory is full of 0xa5, and what is freed is unmapped. Its addresses are kept
+ * from being used again for a while: late work on freed memory must fault, and not write to something new.
  */
 #include "core.h"
 
@@ -12,8 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PAGE   4096ul
-#define FILLED (256ul << 10) /* of a large allocation this much alone: pages that nobody touches cost nothing */
+#define PAGE       4096ul
+#define QUARANTINE 64
+#define FILLED     (256ul << 10) /* of a large allocation this much alone: pages that nobody touches cost nothing */
 
 struct standin_memory *standin_memories;
 static uint64_t g_ids;
@@ -45,6 +47,22 @@ struct standin_memory *standin_memory_add(enum standin_kind kind, int device, vo
     return m;
 }
 
+/* Takes over a range of addresses; gives the oldest one back. */
+static void quarantine(void *at, size_t bytes) {
+    static struct {
+        void *at;
+        size_t bytes;
+    } held[QUARANTINE];
+    static unsigned next;
+    if (mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+        abort();
+    if (held[next].at)
+        munmap(held[next].at, held[next].bytes);
+    held[next].at = at;
+    held[next].bytes = bytes;
+    next = (next + 1) % QUARANTINE;
+}
+
 void standin_memory_drop(struct standin_memory *m) {
     struct standin_memory **p = &standin_memories;
     while (*p != m)
@@ -52,8 +70,10 @@ void standin_memory_drop(struct standin_memory *m) {
     *p = m->next;
     if (m->share)
         munmap(m->share, PAGE);
-    if (m->reserved)
-        munmap(m->reserved, m->reserved_bytes);
+    if (m->reserved && standin_window.bytes)
+        standin_window_give(m->reserved, m->reserved_bytes);
+    else if (m->reserved)
+        quarantine(m->reserved, m->reserved_bytes);
     if (m->fd >= 0)
         close(m->fd);
     free(m);
@@ -63,6 +83,11 @@ void *standin_reserve(struct standin_memory *m, size_t bytes) {
     const size_t align = bytes >= 2 * STANDIN_MIB ? 2 * STANDIN_MIB : PAGE;
     m->mapped = (bytes + PAGE - 1) / PAGE * PAGE;
     m->reserved_bytes = m->mapped + align + PAGE;
+    if (standin_window.bytes) {
+        m->reserved_bytes = m->mapped + PAGE;
+        m->reserved = standin_window_take(m->reserved_bytes, align);
+        return m->reserved;
+    }
     m->reserved = mmap(NULL, m->reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m->reserved == MAP_FAILED) {
         m->reserved = NULL;
@@ -76,11 +101,11 @@ static int map_new(struct standin_memory *m, size_t bytes) {
     void *at = standin_reserve(m, bytes);
     m->fd = memfd_create("standin-gpu", MFD_CLOEXEC);
     if (!at || m->fd < 0 || ftruncate(m->fd, (off_t)(m->mapped + PAGE)) != 0 || fstat(m->fd, &s) != 0 ||
-        mmap(at, m->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, m->fd, 0) == MAP_FAILED)
+        mmap(standin_view(at), m->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, m->fd, 0) == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     m->inode = s.st_ino;
     m->at.base = at;
-    memset(at, 0xa5, bytes < FILLED ? bytes : FILLED);
+    memset(standin_view(at), 0xa5, bytes < FILLED ? bytes : FILLED);
     return 0;
 }
 

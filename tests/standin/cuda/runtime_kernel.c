@@ -145,8 +145,7 @@ API cudaError_t cudaFuncGetName(const char **name, const void *fn) {
     END(e);
 }
 
-API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *fn, int threads,
-                                                              size_t shared) {
+API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *fn, int threads, size_t shared) {
     void *kernel;
     BEGIN("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
     e = standin_kernel_of(&kernel, fn);

@@ -22,7 +22,7 @@ struct standin_site {
     atomic_ulong count;
     unsigned seen, arming; /* calls since the injector was armed; which arming */
     atomic_bool linked;
-    char *row; /* in the count file */
+    char *row;                  /* in the count file */
     struct standin_site *first; /* of this name; null: this one */
     struct standin_site *next;
 };
@@ -56,6 +56,10 @@ struct standin_range {
 };
 /* The allocation that p points into. False: none. */
 STANDIN_EXPORT bool standin_find(const void *p, struct standin_range *range);
+/* Where the CPU finds what a device has at p: whatever copies or computes in a device's place goes through it. The same
+ * address, but with ZIPCCL_STANDIN_SEPARATE=1, where the host faults on a device's addresses, as it does on a real one.
+ */
+STANDIN_EXPORT void *standin_view(const void *p);
 
 /* ---- streams ---- */
 struct standin_use { /* memory that queued work reads or writes; to free it before is against the rules */

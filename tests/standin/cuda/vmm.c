@@ -171,6 +171,19 @@ STANDIN_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHan
 
 /* ---- addresses ---- */
 
+static bool reserve(struct reserved *r, size_t align) {
+    if (standin_window.bytes) {
+        r->base = standin_window_take(r->bytes, align);
+        return r->base;
+    }
+    r->mapping_bytes = r->bytes + align;
+    r->mapping = mmap(NULL, r->mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (r->mapping == MAP_FAILED)
+        return false;
+    r->base = (char *)(((uintptr_t)r->mapping + align - 1) / align * align);
+    return true;
+}
+
 STANDIN_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
                                             unsigned long long flags) {
     BEGIN("cuMemAddressReserve");
@@ -182,14 +195,12 @@ STANDIN_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_
     if (!r)
         abort();
     r->bytes = size;
-    r->mapping_bytes = size + align;
-    r->mapping = mmap(NULL, r->mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (r->mapping == MAP_FAILED) {
+    pthread_mutex_lock(&standin_lock);
+    if (!reserve(r, align)) {
+        pthread_mutex_unlock(&standin_lock);
         free(r);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    r->base = (char *)(((uintptr_t)r->mapping + align - 1) / align * align);
-    pthread_mutex_lock(&standin_lock);
     r->next = g_reserved;
     g_reserved = r;
     pthread_mutex_unlock(&standin_lock);
@@ -222,7 +233,8 @@ STANDIN_EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
         e = CUDA_ERROR_INVALID_VALUE;
     } else {
         *p = r->next;
-        munmap(r->mapping, r->mapping_bytes);
+        if (r->mapping)
+            munmap(r->mapping, r->mapping_bytes);
         free(r);
     }
     pthread_mutex_unlock(&standin_lock);
@@ -238,7 +250,7 @@ STANDIN_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CU
     if (!a || flags || offset || size == 0 || size % GRANULE || size > a->bytes || ptr % GRANULE ||
         !is_reserved(ptr, size) || mapping_in(ptr, size))
         e = CUDA_ERROR_INVALID_VALUE;
-    else if (mmap((void *)ptr, size, PROT_NONE, MAP_SHARED | MAP_FIXED, a->fd, 0) == MAP_FAILED)
+    else if (mmap(standin_view((void *)ptr), size, PROT_NONE, MAP_SHARED | MAP_FIXED, a->fd, 0) == MAP_FAILED)
         e = CUDA_ERROR_OUT_OF_MEMORY;
     if (e == 0) {
         m = calloc(1, sizeof(*m));
@@ -263,10 +275,10 @@ STANDIN_EXPORT CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmem
     for (size_t at = 0; e == 0 && at < size; at += GRANULE)
         if (!mapping_in(ptr + at, 1))
             e = CUDA_ERROR_INVALID_VALUE;
-    const int protection = e || desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE   ? PROT_NONE
-                           : desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ      ? PROT_READ
-                                                                               : PROT_READ | PROT_WRITE;
-    if (e == 0 && mprotect((void *)ptr, size, protection) != 0)
+    const int protection = e || desc->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? PROT_NONE
+                           : desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
+                                                                             : PROT_READ | PROT_WRITE;
+    if (e == 0 && mprotect(standin_view((void *)ptr), size, protection) != 0)
         e = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&standin_lock);
     return (CUresult)e;
@@ -277,7 +289,7 @@ static void unmap(struct mapping *m) {
     while (*p != m)
         p = &(*p)->next;
     *p = m->next;
-    if (mmap(m->memory->at.base, m->memory->at.bytes, PROT_NONE,
+    if (mmap(standin_view(m->memory->at.base), m->memory->at.bytes, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
         abort();
     standin_memory_drop(m->memory);
@@ -330,8 +342,7 @@ STANDIN_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationPr
         prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
         prop->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
         prop->location.id = a->device;
-        prop->requestedHandleTypes =
-            a->exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
+        prop->requestedHandleTypes = a->exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
     } else {
         e = CUDA_ERROR_INVALID_VALUE;
     }

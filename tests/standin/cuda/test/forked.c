@@ -25,6 +25,8 @@ static struct child start(forked_fn *fn, int peer, int close_in_child, va_list e
         return c;
     const struct rlimit no_core = {0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
+    signal(SIGSEGV, SIG_DFL); /* cmocka's would go on with the next test, here */
+    signal(SIGBUS, SIG_DFL);
     dup2(c.text, STDERR_FILENO);
     if (close_in_child >= 0)
         close(close_in_child);
@@ -49,11 +51,15 @@ static int finish(struct child c, char *text, size_t room) {
     return status;
 }
 
-static void must_pass(struct child c) {
-    char text[8192];
-    const int status = finish(c, text, sizeof(text));
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        fail_msg("the child ended with status 0x%x:\n%s", (unsigned)status, text);
+static void must_pass(struct child *c, unsigned n) {
+    char text[2][8192];
+    int status[2];
+    for (unsigned i = 0; i < n; i++)
+        status[i] = finish(c[i], text[i], sizeof(text[i]));
+    for (unsigned i = 0; i < n; i++)
+        if (status[i] != 0)
+            fail_msg("child %u of %u ended with status 0x%x:\n%s%s%s", i + 1, n, (unsigned)status[i], text[i],
+                     n > 1 ? "the other one:\n" : "", n > 1 ? text[1 - i] : "");
 }
 
 static void must_abort(struct child c, const char *want) {
@@ -66,8 +72,9 @@ static void must_abort(struct child c, const char *want) {
 void forked_passes(forked_fn *fn, ...) {
     va_list env;
     va_start(env, fn);
-    must_pass(start(fn, -1, -1, env));
+    struct child c = start(fn, -1, -1, env);
     va_end(env);
+    must_pass(&c, 1);
 }
 
 void forked_aborts(forked_fn *fn, const char *text, ...) {
@@ -75,6 +82,16 @@ void forked_aborts(forked_fn *fn, const char *text, ...) {
     va_start(env, text);
     must_abort(start(fn, -1, -1, env), text);
     va_end(env);
+}
+
+void forked_crashes(forked_fn *fn, const char *want, ...) {
+    char text[8192];
+    va_list env;
+    va_start(env, want);
+    const int status = finish(start(fn, -1, -1, env), text, sizeof(text));
+    va_end(env);
+    if (status == 0 || !strstr(text, want))
+        fail_msg("status 0x%x, and not '%s':\n%s", (unsigned)status, want, text);
 }
 
 static void pair(forked_fn *one, forked_fn *other, struct child c[2], va_list env) {
@@ -95,8 +112,7 @@ void forked_pair_passes(forked_fn *one, forked_fn *other, ...) {
     va_start(env, other);
     pair(one, other, c, env);
     va_end(env);
-    must_pass(c[0]);
-    must_pass(c[1]);
+    must_pass(c, 2);
 }
 
 void forked_pair_aborts(forked_fn *one, forked_fn *other, const char *text, ...) {

@@ -45,6 +45,8 @@ void forked_passes(forked_fn *fn, ...);
 void forked_pair_passes(forked_fn *one, forked_fn *other, ...);
 /* It must be aborted, and have said `text`. */
 void forked_aborts(forked_fn *fn, const char *text, ...);
+/* It must end otherwise than well, and have said `text`: sanitizers have their own ends for a fault. */
+void forked_crashes(forked_fn *fn, const char *text, ...);
 /* The first of a pair must be aborted, and have said `text`; the other one may end as it likes. */
 void forked_pair_aborts(forked_fn *one, forked_fn *other, const char *text, ...);
 
