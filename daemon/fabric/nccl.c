@@ -167,6 +167,8 @@ static zipcclResult_t take_announcement(struct nccl_recv *recv) {
     if (recv->below.bytes != sizeof(recv->body) || node >= comm->nnodes || node == comm->node)
         return zipcclCorruptData;
     memmove(&recv->body, recv->below.buffer, sizeof(recv->body));
+    if (recv->below.buffer == user->buffer)
+        memcpy(user->buffer, recv->saved, sizeof(recv->saved)); /* the message may be shorter */
     uint64_t total = recv->body.bytes[0] + recv->body.bytes[1];
     if (comm->over)
         return comm->reason;
@@ -267,6 +269,8 @@ static void nccl_recv(struct fabric *f, struct fabric_recv *user) {
     } else if (user->capacity < sizeof(recv->body)) {
         recv->below.buffer = &recv->body;
         recv->below.capacity = sizeof(recv->body);
+    } else {
+        memcpy(recv->saved, user->buffer, sizeof(recv->saved));
     }
     recv->below.done = arrived;
     recv->below.arg = recv;

@@ -86,10 +86,11 @@ struct nccl_recv {
     zipcclResult_t result;
     struct fabric_recv below, *user;
     struct nccl_comm *comm;
-    struct nccl_announcement body; /* once matched with one */
-    enum nccl_memory memory;       /* of the user's buffer */
-    uint8_t *bounce;               /* device memory cannot be written by UCX: NCCL_SMALL_BYTES, pinned */
-    struct nccl_command command;   /* the copy from it */
+    struct nccl_announcement body;                   /* once matched with one */
+    uint8_t saved[sizeof(struct nccl_announcement)]; /* what the announcement overwrites in the user's buffer */
+    enum nccl_memory memory;                         /* of the user's buffer */
+    uint8_t *bounce;             /* device memory cannot be written by UCX: NCCL_SMALL_BYTES, pinned */
+    struct nccl_command command; /* the copy from it */
     cudaEvent_t event;
 };
 

@@ -376,13 +376,17 @@ static void *launch_main(void *arg) {
         f->leaving.head->comm->leave_by = 0;
         (void)leave(f);
     }
-    /* The communicators were aborted by close: what is in the air ends. */
     for (struct nccl_command *command; (command = nccl_queue_pop(&f->waiting));)
         answer(f, command, zipcclAborted);
+    /* What is in the air ends, for its communicators were aborted: its memory is freed next. */
+    for (uint64_t limit = now_ns() + LEAVE_NS; (f->flying || f->copying) && now_ns() < limit;) {
+        (void)land(f);
+        (void)end_copies(f);
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+    }
     while (f->flying) {
         struct nccl_entry *entry = f->flying;
         f->flying = entry->next;
-        put_event(f, entry->event);
         answer(f, &entry->command, zipcclAborted);
     }
     return NULL;
