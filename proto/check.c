@@ -14,6 +14,8 @@
 #define MAX_FABRIC_BYTES 4096u
 #define INSTANCE_BYTES   16u
 #define UNIQUE_ID_BYTES  sizeof(struct wire_unique_id)
+#define UUID_BYTES       16u
+#define IPC_BYTES        64u
 
 /* Names go into logs and terminals: no control characters. */
 static bool name_ok(const char *s) {
@@ -48,6 +50,27 @@ static const char *check_comm_init(const Zipccl__CommInit *m) {
     if (m->unique_id.len != UNIQUE_ID_BYTES)
         return "the unique id has the wrong size";
     return check_rank(m->rank, m->nranks);
+}
+
+static const char *check_buffer(const Zipccl__BufferRegister *m) {
+    if (!m->bytes)
+        return "the buffer is empty";
+    if (m->kind > 2)
+        return "the kind of the buffer's memory is unknown";
+    if (m->device.len != (m->kind ? UUID_BYTES : 0) || m->handle.len != (m->kind == 1 ? IPC_BYTES : 0))
+        return "the device's UUID or the memory handle has the wrong size";
+    return NULL;
+}
+
+static const char *check_stream(const Zipccl__StreamAttach *m) {
+    if (m->device.len != UUID_BYTES)
+        return "the device's UUID has the wrong size";
+    if (!m->n_events || m->n_events > WIRE_MAX_EVENTS)
+        return "the stream has no events, or too many";
+    for (size_t i = 0; i < m->n_events; i++)
+        if (m->events[i].len != IPC_BYTES)
+            return "an event's handle has the wrong size";
+    return NULL;
 }
 
 static const char *check_peer_hello(const Zipccl__Peer__PeerHello *m) {
@@ -117,8 +140,15 @@ bool message_check(unsigned type, const ProtobufCMessage *message, const char **
         *why = check_failure(((const Zipccl__CommEvent *)m)->result);
         break;
     case WIRE_BUFFER_REGISTER:
-        if (!((const Zipccl__BufferRegister *)m)->bytes)
-            *why = "the buffer is empty";
+        *why = check_buffer(m);
+        break;
+    case WIRE_STREAM_ATTACH:
+        *why = check_stream(m);
+        break;
+    case WIRE_STREAM_ATTACH_REPLY:
+    case WIRE_STREAM_DETACH:
+        if (!((const Zipccl__StreamRef *)m)->stream)
+            *why = "stream 0 does not exist";
         break;
     case WIRE_BUFFER_REGISTER_REPLY:
     case WIRE_BUFFER_RELEASE:

@@ -32,6 +32,11 @@ const ProtobufCMessageDescriptor *message_descriptor(unsigned type) {
     case WIRE_BUFFER_REGISTER_REPLY:
     case WIRE_BUFFER_RELEASE:
         return &zipccl__buffer_ref__descriptor;
+    case WIRE_STREAM_ATTACH:
+        return &zipccl__stream_attach__descriptor;
+    case WIRE_STREAM_ATTACH_REPLY:
+    case WIRE_STREAM_DETACH:
+        return &zipccl__stream_ref__descriptor;
     case WIRE_STATUS_REPLY:
         return &zipccl__status__descriptor;
     case WIRE_STATS:

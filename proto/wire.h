@@ -13,6 +13,7 @@
 
 /* Feature bits of the hello; both sides use what both have. */
 #define WIRE_FEATURE_VERIFY (1u << 0)
+#define WIRE_FEATURE_CUDA   (1u << 1) /* memory and streams of GPUs */
 
 /* X(name, value, payload). Payloads named Zipccl__* are protobuf messages. */
 #define WIRE_TYPES(X)                                                                                                  \
@@ -26,7 +27,7 @@
     X(WIRE_COMM_DESTROY, 8, "CommRef")                                                                                 \
     X(WIRE_COMM_ABORT, 9, "CommRef")                                                                                   \
     X(WIRE_COMM_EVENT, 10, "CommEvent")           /* daemon to client, unasked: the communicator failed */             \
-    X(WIRE_BUFFER_REGISTER, 11, "BufferRegister") /* + 1 fd */                                                         \
+    X(WIRE_BUFFER_REGISTER, 11, "BufferRegister") /* + 1 fd, where its kind has one */                                 \
     X(WIRE_BUFFER_REGISTER_REPLY, 12, "BufferRef")                                                                     \
     X(WIRE_BUFFER_RELEASE, 13, "BufferRef")                                                                            \
     X(WIRE_OK, 14, "empty") /* reply where there is nothing to say */                                                  \
@@ -46,6 +47,9 @@
     X(WIRE_ADMIN_RELOAD, 33, "empty")                                                                                  \
     X(WIRE_ADMIN_DRAIN, 34, "AdminDrain")                                                                              \
     X(WIRE_ADMIN_REPLY, 35, "AdminReply")                                                                              \
+    X(WIRE_STREAM_ATTACH, 37, "StreamAttach") /* + 1 fd */                                                             \
+    X(WIRE_STREAM_ATTACH_REPLY, 38, "StreamRef")                                                                       \
+    X(WIRE_STREAM_DETACH, 39, "StreamRef")                                                                             \
     X(WIRE_PEER_HELLO, 40, "PeerHello") /* daemon to daemon; both send it first */                                     \
     X(WIRE_PEER_JOIN, 41, "PeerJoin")                                                                                  \
     X(WIRE_PEER_TABLE, 42, "PeerTable")                                                                                \
@@ -97,9 +101,22 @@ struct wire_counts {
 };
 _Static_assert(sizeof(struct wire_counts) == 32, "wire_counts layout");
 
+/* Where in a stream of a GPU a request is: it starts when event ticket % events of that stream, which the client
+ * recorded before it sent this, has come to pass. At its end, word ticket % events becomes ticket, if it is behind. */
+struct wire_point {
+    uint64_t stream;
+    uint32_t ticket;   /* 1, 2, 3... */
+    uint32_t reserved; /* 0 */
+};
+_Static_assert(sizeof(struct wire_point) == 16, "wire_point layout");
+#define WIRE_WORD_BYTES 64u  /* from one word to the next; each is a uint32 */
+#define WIRE_MAX_EVENTS 256u /* of a stream */
+
 /* The next request of this communicator belongs to the same group; the last one of a group does not have it. */
 #define WIRE_GROUP_MORE 1u
-#define WIRE_MAX_GROUP  4096u
+/* A struct wire_point ends the frame. The last request of a group may have it, and speaks for all. */
+#define WIRE_ON_STREAM 2u
+#define WIRE_MAX_GROUP 4096u
 /* ... of which so many may be other than all-to-all, gather, scatter, send and receive. */
 #define WIRE_MAX_GROUP_COLLECTIVES 256u
 

@@ -46,6 +46,7 @@ struct batch {
     struct zipcclStream *stream;
     struct note *first, **end, *waited; /* waited: the first one that is not finished */
     unsigned n, ncollectives;           /* the latter: those that do not exchange */
+    struct wire_point point;            /* in its CUDA stream */
 };
 
 static inline bool memory_overlaps(const void *a, size_t na, const void *b, size_t nb) {

@@ -48,12 +48,12 @@ zipcclResult_t collective_bytes(const struct collective *o, zipcclComm_t comm, c
 }
 
 zipcclResult_t collective_frame(struct collective *o, zipcclComm_t comm, size_t ncounts) {
-    size_t most = (FRAME_MAX_PAYLOAD - sizeof *o->frame) / sizeof(uint64_t);
+    size_t most = (FRAME_MAX_PAYLOAD - sizeof *o->frame - sizeof(struct wire_point)) / sizeof(uint64_t);
     if (ncounts > most)
         return fail_comm(comm, zipcclLimitExceeded,
                          "%s: the counts of %d ranks do not fit a request to zipccld: at most %zu ranks", o->name,
                          comm->nranks, most / (ncounts / (size_t)comm->nranks));
-    o->frame = malloc(sizeof *o->frame + ncounts * sizeof(uint64_t));
+    o->frame = malloc(sizeof *o->frame + ncounts * sizeof(uint64_t) + sizeof(struct wire_point));
     if (!o->frame)
         return fail_comm(comm, zipcclOutOfMemory, "%s: no memory for the counts of %d ranks", o->name, comm->nranks);
     o->ncounts = ncounts;

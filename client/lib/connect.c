@@ -144,7 +144,7 @@ zipcclResult_t connect_open(const char *path, const char *job, int timeout_ms, s
     }
     hello.version_min = WIRE_VERSION_MIN;
     hello.version_max = WIRE_VERSION_MAX;
-    hello.features = WIRE_FEATURE_VERIFY;
+    hello.features = WIRE_FEATURE_VERIFY | WIRE_FEATURE_CUDA;
     hello.job = (char *)(uintptr_t)job;
     hello.program = program_invocation_short_name;
     hello.library = ZIPCCL_VERSION_CODE;

@@ -61,6 +61,9 @@ struct session {
     char why[CLIENT_TEXT_BYTES]; /* why it died */
     struct call *calls;
     struct zipcclComm *comms;
+    unsigned cuda_streams; /* attached here; while there are some, a thread reads the socket */
+    pthread_t reader;
+    bool has_reader;
 };
 
 /* A region as one session's daemon knows it. */
@@ -71,17 +74,21 @@ struct binding {
     unsigned users; /* outstanding operations */
 };
 
-enum region_kind { REGION_USER, REGION_STAGING, REGION_REGISTERED };
+enum region_kind { REGION_USER, REGION_STAGING, REGION_REGISTERED, REGION_GPU };
 
 struct region {
-    struct region *next; /* in the staging cache */
+    struct region *next; /* in the staging cache; GPU memory: of all that is known */
     enum region_kind kind;
     uint8_t *base;
     size_t bytes; /* mapped */
     int fd;
     unsigned pins; /* unfinished operations that a registered region stands in for */
     bool closed;   /* deregistered: freed with the last pin */
-    bool spoiled;  /* registered, and somebody else may still write it: ordinary staging is used instead */
+    bool spoiled;  /* registered, and somebody else may still write it, or GPU memory that cannot be shared: ordinary
+                    * staging is used instead */
+    bool pinned;   /* copies in a CUDA stream do not block */
+    uint64_t gpu_id;
+    unsigned char gpu_uuid[16], gpu_handle[64]; /* the handle: where fd is -1 */
     struct binding *bindings;
 };
 
@@ -107,6 +114,9 @@ struct op {
     struct op *next_in_stream;
     struct zipcclComm *comm;
     struct zipcclStream *stream; /* NULL: its caller waits for it */
+    uint32_t ticket;             /* of its batch in a CUDA stream */
+    bool ends_batch;             /* ... of which it is the last operation */
+    bool unfollowed;             /* the CUDA stream does not wait for it yet: not to be finished */
     uint64_t seq;
     enum op_state state;
     zipcclResult_t result;
@@ -145,7 +155,8 @@ struct zipcclComm {
 
 struct zipcclStream {
     uint64_t magic;
-    struct op *first, *last; /* of one communicator, or of one group */
+    struct op *first, *last;  /* of one communicator, or of one group; of a CUDA stream: any */
+    struct cuda_stream *cuda; /* NULL: a stream of the library's own */
     zipcclResult_t error;
     char text[CLIENT_TEXT_BYTES];
 };

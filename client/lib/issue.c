@@ -2,8 +2,9 @@
  *
  * From described operations to frames.
  *
- * On memory of zipcclMemAlloc nothing is allocated or copied. Other memory goes through staging: copied in here, and
- * out when the operation is finished. Whatever can fail comes before the first frame of a batch: all or none are sent.
+ * On memory of zipcclMemAlloc, or of a GPU that can be shared, nothing is allocated or copied. Other memory goes
+ * through staging: copied in here, and out when the operation is finished. Whatever can fail comes before the first
+ * frame of a batch: all or none are sent.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #include "client/lib/collective.h"
+#include "client/lib/cuda.h"
 #include "proto/op.h"
 
 #define PUMP_ABOVE 16u   /* outstanding operations after which a call also reads completions */
@@ -29,15 +31,36 @@ static zipcclResult_t say(struct zipcclComm *c, const struct collective *o, uint
 /* An operation while it is made ready. */
 struct ready {
     struct op *op;
+    struct session *session;
+    struct cuda_stream *cuda; /* NULL: it is in no CUDA stream */
     struct place places[OP_PLACES];
     struct copy in, in_counts; /* before it starts, the counts first */
 };
 
-/* Finds shared memory for [p, p + bytes), or staging that stands in for it. */
-static zipcclResult_t settle(const void *p, size_t bytes, struct place *place, struct region **staging) {
+static zipcclResult_t find(const struct ready *w, const void *p, size_t bytes, struct place *place) {
     zipcclResult_t r = memory_find(p, bytes, place);
+    if (r == zipcclSuccess && w->cuda && place->region)
+        cuda_pin(w->cuda, place->region);
+    return r == zipcclSuccess && (!place->region || place->staged) ? cuda_find(w->session, w->cuda, p, bytes, place)
+                                                                   : r;
+}
+
+static zipcclResult_t stage(const struct ready *w, size_t bytes, struct region **region) {
+    zipcclResult_t r = staging_take(bytes, region);
+    if (r == zipcclSuccess && w->cuda)
+        cuda_pin(w->cuda, *region);
+    return r;
+}
+
+/* Finds shared memory for [p, p + bytes), or staging that stands in for it. for_host: the daemon's processor reads it.
+ */
+static zipcclResult_t settle(const struct ready *w, const void *p, size_t bytes, bool for_host, struct place *place,
+                             struct region **staging) {
+    zipcclResult_t r = find(w, p, bytes, place);
+    if (r == zipcclSuccess && for_host && place->region && place->region->kind == REGION_GPU)
+        *place = (struct place){0};
     if (r == zipcclSuccess && !place->region) {
-        r = staging_take(bytes, &place->region);
+        r = stage(w, bytes, &place->region);
         place->offset = 0;
         place->staged = r == zipcclSuccess;
     }
@@ -76,8 +99,8 @@ static zipcclResult_t place_in_place(struct zipcclComm *c, const struct collecti
     bool outer_is_recv = o->shape == SEND_IN_RECV;
     struct place *outer = &w->places[outer_is_recv ? PLACE_RECV : PLACE_SEND];
     struct place *inner = &w->places[outer_is_recv ? PLACE_SEND : PLACE_RECV];
-    zipcclResult_t r = settle(outer_is_recv ? o->recv : o->send, outer_is_recv ? o->recv_bytes : o->send_bytes, outer,
-                              &w->op->staging[PLACE_RECV]);
+    zipcclResult_t r = settle(w, outer_is_recv ? o->recv : o->send, outer_is_recv ? o->recv_bytes : o->send_bytes,
+                              false, outer, &w->op->staging[PLACE_RECV]);
     if (r != zipcclSuccess)
         return r;
     *inner = *outer;
@@ -98,7 +121,7 @@ static zipcclResult_t place_buffers(struct zipcclComm *c, const struct collectiv
     if (o->send && o->recv && collective_in_place(o))
         return place_in_place(c, o, w);
     if (o->recv) {
-        r = settle(o->recv, o->recv_bytes, recv, &w->op->staging[PLACE_RECV]);
+        r = settle(w, o->recv, o->recv_bytes, false, recv, &w->op->staging[PLACE_RECV]);
         if (r != zipcclSuccess)
             return r;
         if (recv->staged)
@@ -106,7 +129,7 @@ static zipcclResult_t place_buffers(struct zipcclComm *c, const struct collectiv
     }
     if (!o->send)
         return zipcclSuccess;
-    r = memory_find(o->send, o->send_bytes, send);
+    r = find(w, o->send, o->send_bytes, send);
     if (r != zipcclSuccess || (send->region && !send->staged))
         return r;
     /* Memory that must be copied goes straight to its place in the result, unless an earlier operation may still
@@ -118,7 +141,7 @@ static zipcclResult_t place_buffers(struct zipcclComm *c, const struct collectiv
         send->offset += o->own;
     } else {
         if (!send->region)
-            r = staging_take(o->send_bytes, &send->region);
+            r = stage(w, o->send_bytes, &send->region);
         if (r != zipcclSuccess)
             return r;
         w->op->staging[PLACE_SEND] = send->region;
@@ -143,11 +166,16 @@ static zipcclResult_t place_counts(struct zipcclComm *c, const struct collective
     size_t bytes = (size_t)c->nranks * sizeof(uint64_t);
     if (!o->send_counts)
         return zipcclSuccess;
-    zipcclResult_t r = settle(o->recv_counts, bytes, recv, &op->staging[PLACE_RECV_COUNTS]);
+    /* Its parts are known when the stream comes to it: too late for copies that are enqueued now. */
+    if (w->cuda && (w->in.to || op->out.to))
+        return fail_thread(
+            zipcclInvalidArgument,
+            "sendbuff or recvbuff is memory that zipccld cannot share: use cudaMalloc, or exportable VMM");
+    zipcclResult_t r = settle(w, o->recv_counts, bytes, true, recv, &op->staging[PLACE_RECV_COUNTS]);
     /* What is copied out at the end goes by these counts: a later operation may have written its own by then. */
     if (r == zipcclSuccess && op->out.to && !recv->staged) {
         *recv = (struct place){.staged = true};
-        r = staging_take(bytes, &recv->region);
+        r = stage(w, bytes, &recv->region);
         if (r == zipcclSuccess)
             op->staging[PLACE_RECV_COUNTS] = recv->region;
     }
@@ -157,7 +185,7 @@ static zipcclResult_t place_counts(struct zipcclComm *c, const struct collective
         copy_counted(&op->out, c, o, recv);
     if (recv->staged)
         op->out_counts = (struct copy){.from = address(recv), .to = (uint8_t *)o->recv_counts, .bytes = bytes};
-    r = settle(o->send_counts, bytes, send, &op->staging[PLACE_SEND_COUNTS]);
+    r = settle(w, o->send_counts, bytes, true, send, &op->staging[PLACE_SEND_COUNTS]);
     if (r != zipcclSuccess || !send->staged)
         return r;
     w->in_counts = (struct copy){.from = (const uint8_t *)o->send_counts, .to = address(send), .bytes = bytes};
@@ -174,9 +202,12 @@ static zipcclResult_t bind_place(struct zipcclComm *c, const struct place *place
 }
 
 /* All but the sending. May drop the lock. */
-static zipcclResult_t prepare(struct zipcclComm *c, struct note *n) {
+static zipcclResult_t prepare(struct batch *b, struct note *n) {
+    struct zipcclComm *c = b->comm;
     struct ready w;
     memset(&w, 0, sizeof w);
+    w.session = c->session;
+    w.cuda = b->stream ? b->stream->cuda : NULL;
     w.op = n->op = op_new(c);
     if (!n->op)
         return fail_thread(zipcclOutOfMemory, "no memory for an operation");
@@ -192,6 +223,10 @@ static zipcclResult_t prepare(struct zipcclComm *c, struct note *n) {
         return r;
     w.op->frame = n->o.frame;
     n->o.frame = NULL;
+    if (w.cuda) {
+        r = cuda_copy(w.cuda, &w.in_counts);
+        return r == zipcclSuccess ? cuda_copy(w.cuda, &w.in) : r;
+    }
     if (w.in.to || w.in_counts.to) {
         (void)pthread_mutex_unlock(&client_lock);
         copy_run(&w.in_counts);
@@ -232,18 +267,28 @@ static void send_request(struct batch *b, const struct note *n) {
     struct {
         struct wire_request request;
         struct wire_counts counts;
+        struct wire_point point;
     } with_counts;
-    struct wire_request *frame = op->frame ? op->frame : capped ? &with_counts.request : &q;
+    struct wire_request *frame = op->frame ? op->frame : &with_counts.request;
     size_t bytes = sizeof q + o->ncounts * sizeof(uint64_t);
+    bool pointed = b->point.ticket && !n->next; /* the last one speaks for the batch */
+    q.flags |= pointed ? WIRE_ON_STREAM : 0;
     *frame = q;
     if (capped) {
         with_counts.counts = (struct wire_counts){.send_buffer = buffer_of(op, PLACE_SEND_COUNTS),
                                                   .send_offset = op->offsets[PLACE_SEND_COUNTS],
                                                   .recv_buffer = buffer_of(op, PLACE_RECV_COUNTS),
                                                   .recv_offset = op->offsets[PLACE_RECV_COUNTS]};
-        bytes = sizeof with_counts;
+        bytes = sizeof q + sizeof with_counts.counts;
+    }
+    if (pointed) {
+        memcpy((uint8_t *)frame + bytes, &b->point, sizeof b->point);
+        bytes += sizeof b->point;
     }
     op->seq = q.seq;
+    op->ticket = b->point.ticket;
+    op->ends_batch = pointed;
+    op->unfollowed = b->point.ticket;
     op_link(op);
     if (b->stream)
         stream_add(b->stream, op);
@@ -265,6 +310,8 @@ static bool is_to_write(const struct op *op, const void *p, size_t bytes) {
 
 /* An operation on this stream is still to write what this one reads, or belongs to another communicator. */
 static bool must_wait_first(const struct batch *b) {
+    if (b->stream->cuda) /* which keeps the order, copies included */
+        return false;
     for (const struct op *op = b->stream->first; op; op = op->next_in_stream) {
         if (op->comm != b->comm)
             return true;
@@ -303,10 +350,18 @@ static zipcclResult_t begin(struct batch *batches, bool grouped) {
             r = say(b->comm, &b->first->o, b->comm->seq + 1, b->comm->failed, b->comm->fail_text);
     }
     for (struct batch *b = batches; b && r == zipcclSuccess; b = b->next) {
+        unsigned ahead = 0;
+        for (const struct batch *a = batches; a != b; a = a->next)
+            ahead += a->stream == b->stream;
         if (b->stream) {
             stream_reap(b->stream);
             if (must_wait_first(b))
                 stream_drain(b->stream);
+        }
+        if (b->stream && b->stream->cuda) {
+            r = cuda_begin(b, ahead);
+            if (r != zipcclSuccess)
+                r = say(b->comm, &b->first->o, b->comm->seq + 1, r, thread_error());
         }
         if (!has_room(b)) {
             zipcclResult_t room = session_wait(b->comm->session, has_room, b, CLIENT_FOREVER);
@@ -319,7 +374,7 @@ static zipcclResult_t begin(struct batch *batches, bool grouped) {
 static zipcclResult_t prepare_all(struct batch *batches) {
     for (struct batch *b = batches; b; b = b->next)
         for (struct note *n = b->first; n; n = n->next) {
-            zipcclResult_t r = prepare(b->comm, n);
+            zipcclResult_t r = prepare(b, n);
             if (r != zipcclSuccess)
                 return say(b->comm, &n->o, b->comm->seq + 1, r, thread_error());
         }
@@ -327,6 +382,11 @@ static zipcclResult_t prepare_all(struct batch *batches) {
     for (struct batch *b = batches; b; b = b->next)
         if (b->first && b->comm->failed != zipcclSuccess)
             return say(b->comm, &b->first->o, b->comm->seq + 1, b->comm->failed, b->comm->fail_text);
+    for (struct batch *b = batches; b; b = b->next) {
+        zipcclResult_t r = b->stream && b->stream->cuda ? cuda_record(b->stream->cuda, &b->point) : zipcclSuccess;
+        if (r != zipcclSuccess)
+            return say(b->comm, &b->first->o, b->comm->seq + 1, r, thread_error());
+    }
     return zipcclSuccess;
 }
 
@@ -381,6 +441,9 @@ zipcclResult_t issue(struct batch *batches, bool grouped) {
     zipcclResult_t r = begin(batches, grouped);
     if (r == zipcclSuccess)
         r = prepare_all(batches);
+    for (struct batch *b = batches; r != zipcclSuccess && b; b = b->next)
+        if (b->stream && b->stream->cuda && b->point.ticket)
+            cuda_release(b->stream->cuda, b->point.ticket); /* nothing will be sent */
     for (struct batch *b = batches; b; b = b->next) {
         b->waited = b->first;
         for (struct note *n = b->first; n; n = n->next) {
@@ -391,6 +454,8 @@ zipcclResult_t issue(struct batch *batches, bool grouped) {
             free(n->o.frame);
             n->o.frame = NULL;
         }
+        if (r == zipcclSuccess && b->stream && b->stream->cuda)
+            cuda_follow(b);
         if (r != zipcclSuccess || b->stream)
             release(b);
     }

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "client/lib/cuda.h"
 #include "client/lib/internal.h"
 #include "zipccl.pb-c.h"
 
@@ -199,8 +200,11 @@ void region_free(struct region *region) {
         next = b->next;
         binding_free(b);
     }
-    (void)munmap(region->base, region->bytes);
-    (void)close(region->fd);
+    cuda_unpin(region);
+    if (region->kind != REGION_GPU)
+        (void)munmap(region->base, region->bytes);
+    if (region->fd >= 0)
+        (void)close(region->fd);
     free(region);
 }
 
@@ -230,8 +234,15 @@ zipcclResult_t region_bind(struct region *region, struct session *s, struct bind
         return fail_thread(zipcclOutOfMemory, "no memory for a buffer");
     memset(&call, 0, sizeof call);
     m.bytes = region->bytes;
-    zipcclResult_t r = call_run(s, &call, WIRE_BUFFER_REGISTER, &m.base, &region->fd, 1, WIRE_BUFFER_REGISTER_REPLY,
-                                CLIENT_CONTROL_MS);
+    if (region->kind == REGION_GPU) {
+        m.kind = region->fd < 0 ? 1 : 2;
+        m.id = region->gpu_id;
+        m.device = (ProtobufCBinaryData){sizeof region->gpu_uuid, region->gpu_uuid};
+        if (region->fd < 0)
+            m.handle = (ProtobufCBinaryData){sizeof region->gpu_handle, region->gpu_handle};
+    }
+    zipcclResult_t r = call_run(s, &call, WIRE_BUFFER_REGISTER, &m.base, &region->fd, region->fd >= 0,
+                                WIRE_BUFFER_REGISTER_REPLY, CLIENT_CONTROL_MS);
     if (r != zipcclSuccess) {
         free(b);
         return fail_thread(r, "registering %zu bytes with zipccld: %s", region->bytes, call.text);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/cuda.h"
 #include "client/lib/internal.h"
 #include "proto/message.h"
 #include "proto/result.h"
@@ -17,7 +18,7 @@ static bool call_done(void *arg) {
 
 zipcclResult_t call_run(struct session *s, struct call *call, uint16_t type, const struct ProtobufCMessage *message,
                         const int *fds, uint32_t nfds, uint16_t want, int timeout_ms) {
-    uint8_t bytes[512];
+    uint8_t bytes[8192]; /* the handles of a CUDA stream's events */
     size_t size = message ? protobuf_c_message_get_packed_size(message) : 0;
     call->done = false;
     call->result = zipcclSuccess;
@@ -91,6 +92,8 @@ static void call_reply(struct session *s, const struct frame *f) {
             c->comm->handle = c->value;
     } else if (m && f->type == WIRE_BUFFER_REGISTER_REPLY) {
         c->value = ((const Zipccl__BufferRef *)m)->buffer;
+    } else if (m && f->type == WIRE_STREAM_ATTACH_REPLY) {
+        c->value = ((const Zipccl__StreamRef *)m)->stream;
     } else if (f->type == WIRE_UNIQUE_ID_REPLY) {
         if (f->length == sizeof c->unique_id)
             memcpy(c->unique_id, f->payload, sizeof c->unique_id);
@@ -190,7 +193,9 @@ void op_link(struct op *op) {
 static void give_back(struct op *op) {
     for (int i = 0; i < OP_PLACES; i++) {
         struct region *r = op->staging[i];
-        if (r && op->tainted && r->kind == REGION_STAGING) {
+        if (r && op->stream && op->stream->cuda) {
+            cuda_retire(op->stream->cuda, op->ticket, r, op->tainted);
+        } else if (r && op->tainted && r->kind == REGION_STAGING) {
             region_free(r);
         } else if (r) {
             r->spoiled = r->spoiled || op->tainted;
@@ -238,6 +243,8 @@ void op_complete(struct op *op, zipcclResult_t r, const char *text, bool daemon_
     for (int i = 0; i < OP_PLACES; i++)
         if (op->uses[i])
             op->uses[i]->users--;
+    if (op->ends_batch && !op->comm->session->forked) /* the parent's stream is not a child's to release */
+        cuda_release(op->stream->cuda, op->ticket);
 }
 
 void op_finish(struct op *op) {

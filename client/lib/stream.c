@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "client/lib/collective.h"
+#include "client/lib/cuda.h"
 #include "proto/op.h"
 
 static bool valid(zipcclStream_t stream) {
@@ -46,9 +47,13 @@ static void finish(struct zipcclStream *stream, struct op *op) {
     client_notify();
 }
 
+static bool can_finish(const struct op *op) {
+    return op->state == OP_DONE && !op->unfollowed;
+}
+
 void stream_reap(struct zipcclStream *stream) {
     /* Another thread may be in the middle of finishing the first one; it goes on with the rest. */
-    while (stream->first && stream->first->state == OP_DONE)
+    while (stream->first && can_finish(stream->first))
         finish(stream, stream->first);
 }
 
@@ -65,7 +70,7 @@ void stream_finish(struct zipcclStream *stream, const struct zipcclComm *c) {
             op = op->next_in_stream;
         if (!op)
             return;
-        if (op->state == OP_DONE)
+        if (can_finish(op))
             finish(stream, op);
         else
             sleep_until_changed(); /* another thread finishes it */
@@ -83,7 +88,7 @@ void stream_drain(struct zipcclStream *stream) {
         struct op *op = stream->first;
         if (!op)
             return;
-        if (op->state == OP_FINISHING) {
+        if (op->state != OP_SENT) {
             sleep_until_changed();
         } else if (session_wait(op->comm->session, first_moved, stream, CLIENT_FOREVER) != zipcclSuccess) {
             return; /* cannot be: it has no deadline */
@@ -115,9 +120,10 @@ zipcclResult_t zipcclStreamSynchronize(zipcclStream_t stream) {
         return fail_thread(zipcclInvalidArgument, "zipcclStreamSynchronize: stream is not a stream of zipccl");
     (void)pthread_mutex_lock(&client_lock);
     stream_drain(stream);
+    zipcclResult_t gpu = stream->cuda ? cuda_synchronize(stream->cuda) : zipcclSuccess;
     zipcclResult_t r = take_error(stream);
     (void)pthread_mutex_unlock(&client_lock);
-    return r;
+    return r != zipcclSuccess ? r : gpu;
 }
 
 zipcclResult_t zipcclStreamQuery(zipcclStream_t stream) {
@@ -130,6 +136,8 @@ zipcclResult_t zipcclStreamQuery(zipcclStream_t stream) {
         (void)session_pump(stream->first->comm->session);
     stream_reap(stream);
     zipcclResult_t r = stream->first ? zipcclInProgress : take_error(stream);
+    if (r == zipcclSuccess && stream->cuda)
+        r = cuda_query(stream->cuda);
     (void)pthread_mutex_unlock(&client_lock);
     return r;
 }
@@ -146,6 +154,8 @@ zipcclResult_t zipcclStreamDestroy(zipcclStream_t stream) {
     stream_drain(stream);
     zipcclResult_t r = take_error(stream);
     stream->magic = 0;
+    if (stream->cuda)
+        cuda_stream_free(stream->cuda);
     (void)pthread_mutex_unlock(&client_lock);
     free(stream);
     return r;

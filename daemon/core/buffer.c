@@ -10,17 +10,19 @@
 #include "daemon/core/daemon.h"
 #include "daemon/core/log.h"
 #include "daemon/core/session.h"
-#include "zipccl.pb-c.h"
 
-void buffer_register(struct session *s, const struct frame *f, uint64_t bytes) {
+void buffer_register(struct session *s, const struct frame *f, const Zipccl__BufferRegister *m) {
     struct daemon *d = s->daemon;
+    const uint64_t bytes = m->bytes;
+    const uint32_t nfds = m->kind == DEVICE_MEMORY_CUDA_IPC ? 0 : 1;
     const char *why = "";
     if (s->job == NULL) {
         session_error(s, f->id, zipcclInvalidUsage, "this session named no job: it cannot register buffers");
         return;
     }
-    if (f->nfds != 1) {
-        session_error(s, f->id, zipcclInvalidArgument, "a buffer registration carries one descriptor, not %u", f->nfds);
+    if (f->nfds != nfds) {
+        session_error(s, f->id, zipcclInvalidArgument, "this buffer registration carries %s descriptor, not %u",
+                      nfds ? "one" : "no", f->nfds);
         return;
     }
     if (bytes == 0) {
@@ -39,7 +41,15 @@ void buffer_register(struct session *s, const struct frame *f, uint64_t bytes) {
         session_error(s, f->id, zipcclOutOfMemory, "no memory for a buffer");
         return;
     }
-    zipcclResult_t rc = d->device_ops->import(d->device, f->fds[0], bytes, &b->memory, &why);
+    const struct device_import import = {.kind = (enum device_memory_kind)m->kind,
+                                         .fd = nfds ? f->fds[0] : -1,
+                                         .bytes = bytes,
+                                         .handle = m->handle.data,
+                                         .uuid = m->device.data,
+                                         .pid = s->pid,
+                                         .process_start = s->process_start,
+                                         .id = m->id};
+    zipcclResult_t rc = d->device_ops->import(d->device, &import, &b->memory, &why);
     if (rc != zipcclSuccess) {
         free(b);
         session_error(s, f->id, rc, "buffer of %" PRIu64 " bytes: %s", bytes, why);

@@ -11,6 +11,7 @@
 #include "daemon/core/list.h"
 #include "daemon/device/device.h"
 #include "proto/frame.h"
+#include "zipccl.pb-c.h"
 
 struct session;
 struct job;
@@ -23,7 +24,7 @@ struct buffer {
     struct device_memory memory;
 };
 
-void buffer_register(struct session *s, const struct frame *f, uint64_t bytes);
+void buffer_register(struct session *s, const struct frame *f, const Zipccl__BufferRegister *m);
 void buffer_release(struct session *s, uint32_t id, uint64_t handle);
 void buffer_release_all(struct session *s); /* the session ends */
 void buffer_put(struct buffer *b);          /* NULL is fine */

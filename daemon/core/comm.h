@@ -58,6 +58,8 @@ struct comm_pending {
     struct buffer *leases[COMM_LEASES]; /* of send, recv, send_counts, recv_counts; or NULL */
     void *send, *recv;
     uint64_t arrived_ns;
+    struct wire_point point; /* where in a stream it is; stream 0: in none */
+    bool gated;              /* the stream is not there yet */
 };
 
 enum comm_member_state { MEMBER_JOINING, MEMBER_IN, MEMBER_LEAVING, MEMBER_LEFT };

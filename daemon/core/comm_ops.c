@@ -12,6 +12,7 @@
 #include "daemon/core/comm.h"
 #include "daemon/core/daemon.h"
 #include "daemon/core/session.h"
+#include "daemon/core/stream.h"
 #include "proto/op.h"
 
 void comm_ops_current(const struct comm *c, char *text, size_t size) {
@@ -88,6 +89,8 @@ void comm_complete(struct comm_member *m, const struct comm_pending *p, zipcclRe
         .codec = (uint16_t)codec,
     };
     memcpy(reply.text, text, n);
+    if (p->point.stream != 0 && m->session != NULL)
+        stream_signal(m->session, &p->point);
     session_send(m->session, WIRE_COMPLETION, p->frame_id, &reply, sizeof reply.head + n);
 }
 
@@ -188,13 +191,14 @@ void comm_unit_step(struct comm_member *m) {
         comm_leave_done(m);
 }
 
-/* How many requests the unit at the head has; 0: it is not complete yet. */
+/* How many requests the unit at the head has; 0: it is not complete yet, or its stream is not there. */
 static uint32_t unit_size(const struct comm_member *m) {
     if (m->group_open && m->group == m->count)
         return 0; /* without a look at each, whenever another one comes */
     for (uint32_t i = 0; i < m->count; i++) {
-        if (!(comm_unit_request(m, i)->request.flags & WIRE_GROUP_MORE))
-            return i + 1;
+        const struct comm_pending *p = comm_unit_request(m, i);
+        if (!(p->request.flags & WIRE_GROUP_MORE))
+            return p->gated ? 0 : i + 1;
     }
     return 0;
 }

@@ -13,6 +13,7 @@
 #include "daemon/core/daemon.h"
 #include "daemon/core/log.h"
 #include "daemon/core/session.h"
+#include "daemon/core/stream.h"
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
@@ -114,14 +115,18 @@ static bool needed_bytes(const struct comm *c, const struct comm_member *m, cons
            !__builtin_mul_overflow(*recv, size, recv);
 }
 
-static zipcclResult_t check_request(const struct comm *c, const struct comm_member *m, const struct wire_request *r,
+static zipcclResult_t check_request(const struct comm *c, const struct comm_member *m, const struct comm_pending *p,
                                     char *why, size_t size) {
+    const struct wire_request *r = &p->request;
+    const struct wire_point *point = &p->point;
     bool reduces = op_reduces((zipcclOp_t)r->op), root = op_has_root((zipcclOp_t)r->op);
     bool pairwise = op_is_pairwise((zipcclOp_t)r->op), capped = r->op == zipcclOpAllToAllCapped;
-    if ((r->flags & ~WIRE_GROUP_MORE) != 0 || r->reserved != 0 || (!capped && r->max_count != 0))
+    if ((r->flags & ~(WIRE_GROUP_MORE | WIRE_ON_STREAM)) != 0 || r->reserved != 0 || (!capped && r->max_count != 0))
         snprintf(why, size, "reserved fields are not 0");
     else if (capped && r->count != 0)
         snprintf(why, size, "%s has a max_count, and no count", op_name(r->op));
+    else if ((r->flags & WIRE_ON_STREAM) && point->stream == 0)
+        snprintf(why, size, "the place in a stream is missing");
     else if (r->op >= zipcclNumOps)
         snprintf(why, size, "unknown operation %u", r->op);
     else if (r->dtype >= zipcclNumTypes)
@@ -204,17 +209,17 @@ comm_refuse(struct comm_member *m, const struct comm_pending *p, zipcclResult_t 
 }
 
 /* Copies the counts that follow the request, freed by comm_pending_free, or where they are. */
-static zipcclResult_t take_counts(const struct comm *c, const struct frame *f, struct comm_pending *p,
+static zipcclResult_t take_counts(const struct comm *c, const struct frame *f, size_t bytes, struct comm_pending *p,
                                   struct wire_counts *at) {
     uint32_t n = comm_ncounts(c, p->request.op);
     *at = (struct wire_counts){0};
     if (p->request.op == zipcclOpAllToAllCapped) {
-        if (f->length != sizeof p->request + sizeof *at)
+        if (bytes != sizeof p->request + sizeof *at)
             return zipcclInvalidArgument;
         memcpy(at, (const char *)f->payload + sizeof p->request, sizeof *at);
         return zipcclSuccess;
     }
-    if (f->length != sizeof p->request + n * sizeof *p->counts)
+    if (bytes != sizeof p->request + n * sizeof *p->counts)
         return zipcclInvalidArgument;
     if (n == 0)
         return zipcclSuccess;
@@ -250,6 +255,10 @@ static bool take_buffers(struct comm_member *m, struct comm_pending *p, const st
         if (ranges[i].offset % ranges[i].align == 0)
             rc = buffer_take(m->session, ranges[i].buffer, ranges[i].offset, ranges[i].bytes, &p->leases[i], &found[i],
                              &why);
+        if (rc == zipcclSuccess && ranges[i].align > 1 && p->leases[i] != NULL && p->leases[i]->memory.on_gpu) {
+            why = "counts cannot lie in the memory of a GPU";
+            rc = zipcclInvalidArgument;
+        }
         if (rc == zipcclSuccess)
             continue;
         comm_refuse(m, p, rc, "rank %u, %s #%" PRIu64 ", %s buffer %#" PRIx64 " + %" PRIu64 ": %s", m->rank,
@@ -261,6 +270,40 @@ static bool take_buffers(struct comm_member *m, struct comm_pending *p, const st
     p->send_counts = found[2];
     p->recv_counts = found[3];
     return true;
+}
+
+/* The client's stream is there, or will never be. */
+static void gate_opened(const struct device_gate *gate, zipcclResult_t result) {
+    struct session *s = gate->owner;
+    struct comm_member *m = handles_get(&s->comms, gate->key);
+    for (uint32_t i = 0; m != NULL && i < m->count; i++) {
+        struct comm_pending *p = comm_unit_request(m, i);
+        if (p->request.seq != gate->number || !p->gated)
+            continue;
+        if (result != zipcclSuccess) {
+            comm_fail(m->comm, NULL, result, "rank %u: %s #%" PRIu64 " waits for its stream, which failed", m->rank,
+                      op_name(p->request.op), p->request.seq);
+            return;
+        }
+        p->gated = false;
+        p->arrived_ns = daemon_now_ns(); /* until now it was the trainer that was late */
+        comm_pump(m->comm);
+        return;
+    }
+}
+
+/* Lets the request wait for its stream. False: it was refused. */
+static bool wait_for_stream(struct comm_member *m, struct comm_pending *p) {
+    const struct device_gate gate = {
+        .opened = gate_opened, .owner = m->session, .key = m->handle, .number = p->request.seq};
+    const char *why = "";
+    if (p->point.stream == 0)
+        return true;
+    zipcclResult_t rc = stream_wait(m->session, &p->point, &gate, &why);
+    p->gated = rc == zipcclSuccess;
+    if (rc != zipcclSuccess)
+        comm_refuse(m, p, rc, "rank %u, %s #%" PRIu64 ": %s", m->rank, op_name(p->request.op), p->request.seq, why);
+    return rc == zipcclSuccess;
 }
 
 /* A refused request of a group leaves a gap that cannot be mended: the rest would run without it. */
@@ -319,6 +362,11 @@ void comm_request(struct session *s, const struct frame *f) {
     }
     memcpy(&p.request, f->payload, sizeof p.request);
     const struct wire_request *r = &p.request;
+    size_t bytes = f->length;
+    if ((r->flags & WIRE_ON_STREAM) && bytes >= sizeof p.request + sizeof p.point) {
+        bytes -= sizeof p.point;
+        memcpy(&p.point, f->payload + bytes, sizeof p.point);
+    }
     struct comm_member *m = handles_get(&s->comms, r->comm);
     if (m == NULL || m->state == MEMBER_JOINING) {
         session_error(s, f->id, zipcclInvalidArgument, "unknown communicator %#" PRIx64, r->comm);
@@ -333,7 +381,7 @@ void comm_request(struct session *s, const struct frame *f) {
         comm_refuse(m, &p, zipcclInvalidUsage, "rank %u is being destroyed", m->rank);
         return;
     }
-    zipcclResult_t rc = check_request(c, m, r, text, sizeof text);
+    zipcclResult_t rc = check_request(c, m, &p, text, sizeof text);
     if (rc == zipcclSuccess && (rc = check_arm(c, r, text, sizeof text)) != zipcclSuccess)
         m->next_seq++;
     if (rc != zipcclSuccess) {
@@ -349,7 +397,7 @@ void comm_request(struct session *s, const struct frame *f) {
         return;
     }
     struct wire_counts at;
-    if ((rc = take_counts(c, f, &p, &at)) != zipcclSuccess) {
+    if ((rc = take_counts(c, f, bytes, &p, &at)) != zipcclSuccess) {
         comm_refuse(m, &p, rc, "rank %u: %s has %u bytes, which do not hold the counts of %u ranks", m->rank,
                     op_name(r->op), f->length, c->nranks);
         refused(m, &p);
@@ -362,7 +410,7 @@ void comm_request(struct session *s, const struct frame *f) {
         comm_fail(c, NULL, rc, "rank %u had %u requests under way, the most that are allowed", m->rank, m->count);
         return;
     }
-    if (!take_buffers(m, &p, &at)) {
+    if (!take_buffers(m, &p, &at) || !wait_for_stream(m, &p)) {
         refused(m, &p);
         return;
     }

@@ -32,6 +32,7 @@ struct config {
     char metrics_listen[96];
     char device[16];
     uint64_t workers;
+    uint64_t gpu_sms;   /* 0: all */
     uint64_t busy_poll; /* us, 0: off */
     char fabric[16];
     char ucx_tls[128];

@@ -13,7 +13,7 @@
 #define SECONDS     1000ull
 #define DAY         (86400ull * SECONDS)
 
-static const char *const config_devices[] = {"auto", "host", NULL};
+static const char *const config_devices[] = {"auto", "host", "cuda", NULL};
 static const char *const config_fabrics[] = {"auto", "ucx", "nccl", "none", NULL};
 static const char *const config_codecs[] = {"auto", "raw", "top7", "tier", NULL};
 static const char *const config_arms[] = {"auto", "hierarchical", "flat", "ring", NULL};
@@ -41,9 +41,14 @@ const struct config_key config_keys[] = {
      "host:port where Prometheus reads metrics, at /metrics. Whoever reaches it reads the names of all jobs. Where "
      "the\n"
      "port is taken, the daemon says so and runs without. Port 0: any free one, named in the log. Empty: no metrics."},
-    {"device", CONFIG_CHOICE, "auto", 0, 0, config_devices, FIELD(device), false, "Where buffers live and codecs run."},
+    {"device", CONFIG_CHOICE, "auto", 0, 0, config_devices, FIELD(device), false,
+     "Where buffers live and codecs run. auto: on the node's GPUs, where it has some and CUDA's runtime, else on the\n"
+     "host. cuda: the same, but the daemon does not start without a GPU. Host memory is served in any case."},
     {"workers", CONFIG_UINT, "0", 0, 1024, NULL, FIELD(workers), false,
      "Worker threads of the host device. 0: chosen from the processors."},
+    {"gpu_sms", CONFIG_UINT, "0", 0, 1024, NULL, FIELD(gpu_sms), false,
+     "Multiprocessors of a GPU that a kernel of the daemon may take, so that the trainers' kernels have the rest. 0: "
+     "all."},
     {"busy_poll", CONFIG_UINT, "50", 0, SPIN_MAX_US, NULL, FIELD(busy_poll), true,
      "Microseconds for which the daemon looks for the next request before it sleeps. Only while requests follow each\n"
      "other about as fast, and others want the processor little: an idle daemon uses none. 0: it sleeps at once."},

@@ -159,15 +159,20 @@ static zipcclResult_t daemon_watch(struct daemon *d, uv_poll_t *poll, int fd, uv
 }
 
 static zipcclResult_t daemon_open_device(struct daemon *d) {
-    struct device_config config = {.workers = (unsigned)d->config.workers, .inline_bytes = DAEMON_INLINE_BYTES};
-    d->device_ops = &device_host;
-    zipcclResult_t rc = d->device_ops->open(&config, &d->device);
+    struct device_config config = {.workers = (unsigned)d->config.workers,
+                                   .inline_bytes = DAEMON_INLINE_BYTES,
+                                   .gpu_sms = (unsigned)d->config.gpu_sms};
+    const char *why = "";
+    zipcclResult_t rc = device_open(d->config.device, &config, &d->device_ops, &d->device, &why);
     if (rc != zipcclSuccess) {
         d->device = NULL;
-        log_error("cannot open the %s device (result=%d)", d->device_ops->name, (int)rc);
+        log_error("cannot open the device (device = %s): %s (result=%d)", d->config.device, why, (int)rc);
         return rc;
     }
-    calibrate_run(d->device_ops, d->device, &d->encode_bps, &d->decode_bps);
+    if (why[0] != '\0')
+        log_info("device = %s: %s; buffers are in host memory", d->config.device, why);
+    if (d->device_ops->measure == NULL || !d->device_ops->measure(d->device, &d->encode_bps, &d->decode_bps))
+        calibrate_run(d->device_ops, d->device, &d->encode_bps, &d->decode_bps);
     return daemon_watch(d, &d->device_poll, d->device_ops->fd(d->device), daemon_device_ready);
 }
 

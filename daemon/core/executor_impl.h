@@ -33,6 +33,8 @@ struct exec_work {
         struct fabric_recv recv;
     };
     uint64_t expected_hash; /* raw receive with a hash: to compare with */
+    uint8_t *bounce;        /* values on their way between a GPU's memory and the fabric; freed at the work's end */
+    size_t bounce_bytes;
 };
 
 struct exec_slab {
@@ -147,6 +149,14 @@ void exec_send_start(struct exec_work *work);
 void exec_recv_start(struct exec_work *work);
 void exec_local_start(struct exec_work *work); /* send or receive between local ranks */
 void exec_local_drop(struct exec_op *op);      /* those of an operation that failed */
+
+/* ": " and what the device said of a job that failed, or nothing. */
+static inline const char *exec_why_mark(const struct device_job *job) {
+    return job->why ? ": " : "";
+}
+static inline const char *exec_why(const struct device_job *job) {
+    return job->why ? job->why : "";
+}
 
 /* The end of a job that ran elsewhere: as inline, then run on. */
 #define EXEC_JOB_DONE(name, finish)                                                                                    \

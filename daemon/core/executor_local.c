@@ -49,10 +49,10 @@ static void finish_pair(struct exec_work *recv) {
     zipcclResult_t result = recv->job.result;
     char name[64];
     if (result) {
-        exec_op_failf(to, result, -1, "%s: copy from rank %u fails", exec_step_name(recv, name),
-                      exec_item_of(recv)->peer);
-        exec_op_failf(from, result, -1, "%s: copy to rank %u fails", exec_step_name(send, name),
-                      exec_item_of(send)->peer);
+        exec_op_failf(to, result, -1, "%s: copy from rank %u fails%s%s", exec_step_name(recv, name),
+                      exec_item_of(recv)->peer, exec_why_mark(&recv->job), exec_why(&recv->job));
+        exec_op_failf(from, result, -1, "%s: copy to rank %u fails%s%s", exec_step_name(send, name),
+                      exec_item_of(send)->peer, exec_why_mark(&recv->job), exec_why(&recv->job));
     }
     exec_work_end(send, result == zipcclSuccess);
     exec_work_end(recv, result == zipcclSuccess);

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How sends and receives start and end.
+ *
+ * Coded chunks lie in scratch, which the fabric can use. Values in a GPU's memory pass through a piece of scratch of
+ * their own (a bounce): copied there before they are sent, and from there when they have come.
  */
 #include "daemon/core/executor_impl.h"
 
@@ -52,7 +55,8 @@ static void post_send(struct exec_work *work, uint64_t hash, bool has_hash) {
     if (st->src.space == PLAN_SLOT && count > 0) {
         point_to_slot(send, &op->slots[st->src.index], (enum plan_part)st->part);
     } else if (count > 0) {
-        send->iov[0] = (struct fabric_iov){exec_values(op, st->src), count * exec_item_of(work)->value_bytes};
+        const void *values = work->bounce ? work->bounce : exec_values(op, st->src);
+        send->iov[0] = (struct fabric_iov){values, count * exec_item_of(work)->value_bytes};
         send->niov = 1;
     }
     send->done = send_done;
@@ -60,15 +64,37 @@ static void post_send(struct exec_work *work, uint64_t hash, bool has_hash) {
     config->fabric_ops->send(config->fabric, send);
 }
 
-static void hash_to_send_done(struct device_job *job) {
-    struct exec_work *work = job->arg;
+/* Values are hashed, or in the bounce, or both. */
+static void finish_to_send(struct exec_work *work) {
     struct exec_op *op = work->op;
-    if (op->failed) {
+    struct device_job *job = &work->job;
+    char name[64];
+    if (job->result)
+        exec_op_failf(op, job->result, -1, "%s: values for node %u cannot be read%s%s", exec_step_name(work, name),
+                      exec_step_of(work)->peer, exec_why_mark(job), exec_why(job));
+    if (op->failed)
         exec_work_end(work, false);
-        exec_op_run(op);
-        return;
-    }
-    post_send(work, job->hash, true);
+    else
+        post_send(work, job->hash, job->verify);
+}
+EXEC_JOB_DONE(to_send_done, finish_to_send)
+
+/* Whether values have to pass through a bounce: they lie in a GPU's memory, and are hashed, or the fabric does not take
+ * them from there. */
+static bool needs_bounce(const struct exec_op *op, const void *values) {
+    const struct executor_config *config = &op->comm->executor->config;
+    bool taken = !config->verify && config->fabric_ops->takes && config->fabric_ops->takes(config->fabric, values);
+    return config->device_ops->on_gpu && config->device_ops->on_gpu(config->device, values) && !taken;
+}
+
+/* False, with the operation failed: no memory. */
+static bool take_bounce(struct exec_work *work, size_t bytes) {
+    const struct executor_config *config = &work->op->comm->executor->config;
+    work->bounce = config->device_ops->alloc(config->device, bytes);
+    work->bounce_bytes = bytes;
+    if (!work->bounce)
+        exec_op_failf(work->op, zipcclOutOfMemory, -1, "no memory for values on their way to or from a GPU");
+    return work->bounce != NULL;
 }
 
 /* A job that reads the values and gives their hash. */
@@ -78,6 +104,27 @@ static void set_hash_job(struct exec_work *work, const void *src) {
                                     .dst = (void *)(uintptr_t)src,
                                     .count = exec_count(work->op, exec_step_of(work)) * exec_item_of(work)->value_bytes,
                                     .verify = true};
+}
+
+static void send_values(struct exec_work *work, const uint8_t *values) {
+    struct exec_op *op = work->op;
+    bool verify = op->comm->executor->config.verify;
+    size_t bytes = exec_count(op, exec_step_of(work)) * exec_item_of(work)->value_bytes;
+    if (needs_bounce(op, values)) {
+        if (!take_bounce(work, bytes)) {
+            exec_work_end(work, false);
+            return;
+        }
+        work->job = (struct device_job){
+            .work = DEVICE_COPY, .src = values, .dst = work->bounce, .count = bytes, .verify = verify};
+    } else if (verify && !op->failed) {
+        set_hash_job(work, values);
+    } else {
+        post_send(work, 0, false);
+        return;
+    }
+    if (exec_work_submit(work, to_send_done))
+        finish_to_send(work);
 }
 
 void exec_send_start(struct exec_work *work) {
@@ -90,27 +137,27 @@ void exec_send_start(struct exec_work *work) {
     } else if (st->src.space == PLAN_SLOT) {
         const struct exec_slot *slot = &op->slots[st->src.index];
         post_send(work, slot->hash, slot->has_hash);
-    } else if (op->comm->executor->config.verify) {
-        set_hash_job(work, exec_values(op, st->src));
-        if (exec_work_submit(work, hash_to_send_done))
-            post_send(work, work->job.hash, true);
     } else {
-        post_send(work, 0, false);
+        send_values(work, exec_values(op, st->src));
     }
 }
 
-/* Compares the hash of raw values that have come. */
-static void finish_recv_hash(struct exec_work *work) {
+/* Raw values have come, and are where they belong; compares their hash, where there is one. */
+static void finish_recv_values(struct exec_work *work) {
     struct exec_op *op = work->op;
     const struct plan_step *st = exec_step_of(work);
-    bool good = work->job.result == zipcclSuccess && work->job.hash == work->expected_hash;
+    const struct device_job *job = &work->job;
+    bool good = job->result == zipcclSuccess && (!job->verify || job->hash == work->expected_hash);
     char name[64];
-    if (!good)
+    if (job->result)
+        exec_op_failf(op, job->result, -1, "%s: values from node %u cannot be written%s%s", exec_step_name(work, name),
+                      st->peer, exec_why_mark(job), exec_why(job));
+    else if (!good)
         exec_op_failf(op, zipcclCorruptData, (int)st->peer, "%s: chunk %u of rank %u from node %u: wrong hash",
                       exec_step_name(work, name), st->tag, st->rank, st->peer);
     exec_work_end(work, good);
 }
-EXEC_JOB_DONE(recv_hash_done, finish_recv_hash)
+EXEC_JOB_DONE(recv_values_done, finish_recv_values)
 
 /* Notes what a coded slot now holds. */
 static void fill_slot(struct exec_op *op, const struct plan_step *st, const struct fabric_header *header,
@@ -141,11 +188,18 @@ static bool finish_recv(struct exec_work *work) {
     op->result.worst_report = report_combine(op->result.worst_report, header.report);
     if (values && st->dst.space == PLAN_SLOT) {
         fill_slot(op, st, &header, bytes);
-    } else if (values && (header.flags & HEADER_HAS_HASH)) {
+    } else if (values && (work->bounce || (header.flags & HEADER_HAS_HASH))) {
         work->expected_hash = header.hash;
-        set_hash_job(work, exec_values(op, st->dst));
-        if (exec_work_submit(work, recv_hash_done))
-            finish_recv_hash(work);
+        if (work->bounce)
+            work->job = (struct device_job){.work = DEVICE_COPY,
+                                            .src = work->bounce,
+                                            .dst = exec_values(op, st->dst),
+                                            .count = bytes,
+                                            .verify = header.flags & HEADER_HAS_HASH};
+        else
+            set_hash_job(work, exec_values(op, st->dst));
+        if (exec_work_submit(work, recv_values_done))
+            finish_recv_values(work);
         else
             return false;
         return true;
@@ -176,7 +230,9 @@ static void recv_done(struct fabric_recv *recv, zipcclResult_t result) {
 }
 
 /* Where the message goes; false, with the operation failed: no memory. */
-static bool set_target(struct exec_op *op, const struct plan_step *st, struct fabric_recv *recv) {
+static bool set_target(struct exec_work *work, struct fabric_recv *recv) {
+    struct exec_op *op = work->op;
+    const struct plan_step *st = exec_step_of(work);
     size_t slot_static = op->entry->slot_static[st->item];
     if (st->dst.space == PLAN_SLOT) {
         struct exec_slot *slot = st->part == PLAN_DYNAMIC ? &op->slots[st->dst.index] : exec_slot_to_write(op, st->dst);
@@ -193,6 +249,11 @@ static bool set_target(struct exec_op *op, const struct plan_step *st, struct fa
     } else if (st->count > 0) {
         recv->buffer = exec_values(op, st->dst);
         recv->capacity = st->count * op->items[st->item].value_bytes;
+        if (!op->failed && needs_bounce(op, recv->buffer)) {
+            if (!take_bounce(work, recv->capacity))
+                return false;
+            recv->buffer = work->bounce;
+        }
     }
     return !op->failed;
 }
@@ -208,7 +269,7 @@ void exec_recv_start(struct exec_work *work) {
         return;
     }
     memset(recv, 0, sizeof(*recv));
-    if (!set_target(op, st, recv)) {
+    if (!set_target(work, recv)) {
         exec_work_end(work, false);
         return;
     }

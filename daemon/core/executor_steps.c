@@ -73,6 +73,9 @@ void exec_step_complete(struct exec_op *op, uint32_t step) {
 void exec_work_end(struct exec_work *work, bool success) {
     struct exec_op *op = work->op;
     uint32_t step = work->step;
+    const struct executor_config *config = &op->comm->executor->config;
+    if (work->bounce)
+        config->device_ops->free(config->device, work->bounce, work->bounce_bytes);
     exec_work_put(op->comm->executor, work);
     op->nactive--;
     if (success)
@@ -93,8 +96,8 @@ static void finish_encode(struct exec_work *work) {
     struct exec_slot *slot = &op->slots[st->dst.index];
     char name[64];
     if (job->result) {
-        exec_op_failf(op, job->result, -1, "%s: chunk %u of rank %u cannot be coded", exec_step_name(work, name),
-                      st->tag, st->rank);
+        exec_op_failf(op, job->result, -1, "%s: chunk %u of rank %u cannot be coded%s%s", exec_step_name(work, name),
+                      st->tag, st->rank, exec_why_mark(job), exec_why(job));
     } else {
         slot->static_bytes = job->out_static;
         slot->dynamic_bytes = job->out_dynamic;
@@ -115,7 +118,10 @@ static void finish_decode(struct exec_work *work) {
     struct device_job *job = &work->job;
     char name[64];
     op->result.decode_ns += job->ns;
-    if (job->result)
+    if (job->result && job->result != zipcclCorruptData)
+        exec_op_failf(op, job->result, -1, "%s: chunk %u of rank %u cannot be decoded%s%s", exec_step_name(work, name),
+                      st->tag, st->rank, exec_why_mark(job), exec_why(job));
+    else if (job->result)
         exec_op_failf(op, job->result, (int)st->peer, "%s: chunk %u of rank %u from node %u is corrupt",
                       exec_step_name(work, name), st->tag, st->rank, st->peer);
     exec_work_end(work, job->result == zipcclSuccess);
@@ -125,8 +131,8 @@ EXEC_JOB_DONE(decode_done, finish_decode)
 static void finish_copy(struct exec_work *work) {
     char name[64];
     if (work->job.result)
-        exec_op_failf(work->op, work->job.result, -1, "%s: copy to local rank %u fails", exec_step_name(work, name),
-                      exec_step_of(work)->local);
+        exec_op_failf(work->op, work->job.result, -1, "%s: copy to local rank %u fails%s%s", exec_step_name(work, name),
+                      exec_step_of(work)->local, exec_why_mark(&work->job), exec_why(&work->job));
     exec_work_end(work, work->job.result == zipcclSuccess);
 }
 EXEC_JOB_DONE(copy_done, finish_copy)
@@ -143,8 +149,8 @@ static void finish_reduce(struct exec_work *work) {
         exec_op_failf(op, job->result, (int)node, "%s: a chunk of rank %u from node %u is corrupt",
                       exec_step_name(work, name), rank, node);
     } else if (job->result) {
-        exec_op_failf(op, job->result, -1, "%s: the reduction of %u inputs fails", exec_step_name(work, name),
-                      st->ninputs);
+        exec_op_failf(op, job->result, -1, "%s: the reduction of %u inputs fails%s%s", exec_step_name(work, name),
+                      st->ninputs, exec_why_mark(job), exec_why(job));
     }
     exec_work_end(work, job->result == zipcclSuccess);
 }
@@ -274,6 +280,7 @@ void exec_step_start(struct exec_op *op, uint32_t step) {
     }
     work->op = op;
     work->step = step;
+    work->bounce = NULL;
     op->nactive++;
     switch ((enum plan_kind)st->kind) {
     case PLAN_ENCODE:

@@ -13,6 +13,7 @@
 #include "daemon/core/log.h"
 #include "daemon/core/session.h"
 #include "daemon/core/status.h"
+#include "daemon/core/stream.h"
 #include "zipccl.h"
 
 static bool requests_hello(struct session *s, const struct frame *f, const Zipccl__Hello *m) {
@@ -47,7 +48,7 @@ static bool requests_hello(struct session *s, const struct frame *f, const Zipcc
         }
     }
     snprintf(s->program, sizeof s->program, "%.63s", m->program);
-    s->features = m->features & WIRE_FEATURE_VERIFY;
+    s->features = m->features & (WIRE_FEATURE_VERIFY | (d->device_ops->stream_open != NULL ? WIRE_FEATURE_CUDA : 0));
     s->state = SESSION_OPEN;
     reply.version = m->version_max < WIRE_VERSION_MAX ? m->version_max : WIRE_VERSION_MAX;
     reply.features = s->features;
@@ -62,7 +63,7 @@ static bool requests_hello(struct session *s, const struct frame *f, const Zipcc
 }
 
 static bool requests_takes_fds(uint16_t type) {
-    return type == WIRE_BUFFER_REGISTER;
+    return type == WIRE_BUFFER_REGISTER || type == WIRE_STREAM_ATTACH;
 }
 
 static void requests_message(struct session *s, const struct frame *f, const ProtobufCMessage *m) {
@@ -77,10 +78,16 @@ static void requests_message(struct session *s, const struct frame *f, const Pro
         comm_abort(s, f->id, ((const Zipccl__CommRef *)m)->comm);
         break;
     case WIRE_BUFFER_REGISTER:
-        buffer_register(s, f, ((const Zipccl__BufferRegister *)m)->bytes);
+        buffer_register(s, f, (const Zipccl__BufferRegister *)m);
         break;
     case WIRE_BUFFER_RELEASE:
         buffer_release(s, f->id, ((const Zipccl__BufferRef *)m)->buffer);
+        break;
+    case WIRE_STREAM_ATTACH:
+        stream_attach(s, f, (const Zipccl__StreamAttach *)m);
+        break;
+    case WIRE_STREAM_DETACH:
+        stream_detach(s, f->id, ((const Zipccl__StreamRef *)m)->stream);
         break;
     case WIRE_STATS:
         status_stats(s, f->id, (const Zipccl__StatsRequest *)m);
@@ -145,6 +152,8 @@ bool requests_handle(struct session *s, const struct frame *f) {
     case WIRE_COMM_ABORT:
     case WIRE_BUFFER_REGISTER:
     case WIRE_BUFFER_RELEASE:
+    case WIRE_STREAM_ATTACH:
+    case WIRE_STREAM_DETACH:
     case WIRE_STATS:
     case WIRE_FLIGHT:
     case WIRE_EVENTS:

@@ -17,6 +17,7 @@
 #include "daemon/core/comm.h"
 #include "daemon/core/daemon.h"
 #include "daemon/core/log.h"
+#include "daemon/core/stream.h"
 #include "zipccl.pb-c.h"
 
 static void session_ready(uv_poll_t *poll, int status, int events);
@@ -75,6 +76,7 @@ void session_kill(struct session *s, const char *why) {
               s->job != NULL ? s->job->name : "", s->uid, (int)s->pid);
     uv_poll_stop(&s->poll);
     comm_session_gone(s);
+    stream_close_all(s);
     buffer_release_all(s);
 }
 
@@ -83,6 +85,7 @@ static void session_closed(uv_handle_t *handle) {
     frame_conn_free(s->conn);
     handles_free(&s->buffers);
     handles_free(&s->comms);
+    handles_free(&s->streams);
     free(s);
 }
 
@@ -174,6 +177,24 @@ static void session_refuse(struct daemon *d, struct frame_conn *conn, zipcclResu
     frame_conn_free(conn);
 }
 
+/* Field 22 of /proc/PID/stat, in ticks; the name before it may hold anything. */
+static uint64_t process_start(pid_t pid) {
+    char path[40], text[1024];
+    unsigned long long start = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "re");
+    size_t n = f != NULL ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f != NULL)
+        (void)fclose(f);
+    text[n] = '\0';
+    char *at = strrchr(text, ')');
+    for (int field = 2; at != NULL && field < 22; field++)
+        at = strchr(at + 1, ' ');
+    if (at != NULL)
+        start = strtoull(at + 1, NULL, 10);
+    return start;
+}
+
 static void session_open(struct daemon *d, int fd, bool admin) {
     struct ucred cred;
     socklen_t length = sizeof cred;
@@ -220,11 +241,13 @@ static void session_open(struct daemon *d, int fd, bool admin) {
     s->id = ++d->next_session;
     s->opened_ns = daemon_now_ns();
     s->pid = cred.pid;
+    s->process_start = process_start(cred.pid);
     s->uid = cred.uid;
     s->gid = cred.gid;
     s->admin = admin;
     handles_init(&s->buffers, SESSION_MAX_BUFFERS);
     handles_init(&s->comms, SESSION_MAX_COMMS);
+    handles_init(&s->streams, SESSION_MAX_STREAMS);
     list_init(&s->owned_buffers);
     list_init(&s->members);
     list_add_tail(&d->sessions, &s->link);

@@ -24,6 +24,7 @@
 
 #define SESSION_MAX_BUFFERS  16384u /* the kernel has a limit on mappings of a process, too */
 #define SESSION_MAX_COMMS    1024u
+#define SESSION_MAX_STREAMS  1024u
 #define SESSION_HELLO_NS     10000000000ull /* who connected and says nothing */
 #define SESSION_MAX_JOB_NAME 127u
 
@@ -56,13 +57,14 @@ struct session {
     uint64_t id;
     uint64_t opened_ns;
     pid_t pid;
+    uint64_t process_start; /* with the pid, it names a process among all that ever were; 0: not known */
     uid_t uid;
     gid_t gid;
     char program[64];
     uint64_t features;
     bool admin;      /* came by the admin socket: commands and status, no collectives */
     struct job *job; /* NULL: a session that runs no collectives */
-    struct handles buffers, comms;
+    struct handles buffers, comms, streams;
     struct list owned_buffers; /* also those released while an operation uses them */
     struct list members;       /* its ranks in communicators */
     uint64_t buffer_bytes;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device seam: memory and codec work. `host` is shared memory, worker threads and the SIMD codec.
+ * The device seam: memory and codec work. `host` is shared memory, worker threads and the SIMD codec. `cuda` adds
+ * memory of GPUs and works there on whatever touches it; what lies in host memory alone is left to a host device
+ * inside.
  *
  * All functions are called on the loop thread. Work runs elsewhere; device_poll, called when device_fd is readable,
  * runs the callbacks of finished jobs on the loop thread.
@@ -11,16 +13,37 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "daemon/heartbeat.h"
 #include "zipccl_types.h"
 
-struct device; /* opened by device_open, freed by close */
+struct device;        /* opened by device_open, freed by close */
+struct device_stream; /* a client's stream of a GPU, as its daemon sees it */
+
+#define DEVICE_UUID_BYTES 16u
+#define DEVICE_IPC_BYTES  64u /* of a CUDA IPC handle */
+
+enum device_memory_kind { DEVICE_MEMORY_HOST, DEVICE_MEMORY_CUDA_IPC, DEVICE_MEMORY_CUDA_VMM, DEVICE_MEMORY_KINDS };
+
+/* What a client hands over. Nothing of it is kept but copies. */
+struct device_import {
+    enum device_memory_kind kind;
+    int fd; /* a memfd; VMM: of cuMemExportToShareableHandle */
+    size_t bytes;
+    const uint8_t *handle; /* IPC: of the whole allocation */
+    const uint8_t *uuid;   /* IPC, VMM: the GPU */
+    /* Names the allocation among all that ever were: opened twice, it is mapped once. */
+    pid_t pid;
+    uint64_t process_start, id;
+};
 
 /* Memory of a client, mapped here. Owned by the device until release. */
 struct device_memory {
     uint8_t *base;
     size_t bytes;
+    bool on_gpu; /* the processor cannot touch it */
+    void *own;   /* the device's */
 };
 
 enum device_work { DEVICE_ENCODE, DEVICE_DECODE, DEVICE_COPY, DEVICE_REDUCE };
@@ -60,6 +83,7 @@ struct device_job {
     zipcclResult_t result;
     size_t out_static, out_dynamic; /* encode */
     uint64_t ns;                    /* worker time */
+    const char *why;                /* of a failure, for people; or NULL. Valid until the device is closed */
     void (*done)(struct device_job *job);
     void *arg;
     struct device_job *next; /* the device's own */
@@ -68,18 +92,28 @@ struct device_job {
 struct device_config {
     unsigned workers;    /* 0: choose */
     size_t inline_bytes; /* work on fewer bytes may be done at once, in submit */
+    unsigned gpu_sms;    /* multiprocessors that a kernel may take; 0: all */
+};
+
+/* Handed back as it is. */
+struct device_gate {
+    void (*opened)(const struct device_gate *gate, zipcclResult_t result);
+    void *owner;
+    uint64_t key, number;
 };
 
 struct device_ops {
     const char *name;
-    ZIPCCL_MUST_CHECK zipcclResult_t (*open)(const struct device_config *config, struct device **device);
+    /* zipcclInvalidUsage: this node has none. *why: for people, static or the device's own. */
+    ZIPCCL_MUST_CHECK zipcclResult_t (*open)(const struct device_config *config, struct device **device,
+                                             const char **why);
     void (*close)(struct device *device); /* waits for jobs; their callbacks do not run */
-    /* Maps the memory that fd names (checked: sealed against shrinking, at least bytes long). Keeps no fd.
+    /* Maps a client's memory (checked: a memfd is sealed against shrinking, all of it is at least bytes long).
      * *why: static text for people on failure. */
-    ZIPCCL_MUST_CHECK zipcclResult_t (*import)(struct device *device, int fd, size_t bytes, struct device_memory *out,
-                                               const char **why);
+    ZIPCCL_MUST_CHECK zipcclResult_t (*import)(struct device *device, const struct device_import *import,
+                                               struct device_memory *out, const char **why);
     void (*release)(struct device *device, struct device_memory *memory);
-    /* Daemon-owned scratch, 4 KiB aligned, resident. */
+    /* Daemon-owned scratch, 4 KiB aligned, resident. The processor and the fabric can use it, whatever the device. */
     void *(*alloc)(struct device *device, size_t bytes);
     void (*free)(struct device *device, void *ptr, size_t bytes);
     /* True: done already (job->result is set, done is not called). False: done will be called by poll. */
@@ -90,8 +124,26 @@ struct device_ops {
     void (*describe)(const struct device *device, char *text, size_t size);
     /* Of the i-th thread, NULL past the last one; the operation itself may be NULL. Valid until close. */
     const struct heartbeat *(*heartbeat)(const struct device *device, unsigned i);
+
+    /* What follows is NULL where all memory is the host's. */
+    /* Whether an address lies in memory that the processor and the fabric cannot touch. */
+    bool (*on_gpu)(const struct device *device, const void *ptr);
+    /* A client's stream of the GPU `uuid`: n IPC event handles, one behind the other. */
+    ZIPCCL_MUST_CHECK zipcclResult_t (*stream_open)(struct device *device, const uint8_t *uuid, const uint8_t *events,
+                                                    unsigned n, struct device_stream **stream, const char **why);
+    /* Calls opened, from poll, when what the client recorded last in event i has come to pass, or with an error. */
+    ZIPCCL_MUST_CHECK zipcclResult_t (*stream_gate)(struct device_stream *stream, unsigned i,
+                                                    const struct device_gate *gate);
+    void (*stream_close)(struct device_stream *stream); /* its gates are forgotten */
+    /* Bytes of values a second that it codes, measured now. False where that fails. */
+    bool (*measure)(struct device *device, uint64_t *encode_bps, uint64_t *decode_bps);
 };
 
 extern const struct device_ops device_host;
+
+/* device_load.c: `name` as in the configuration: host, cuda, or auto, which is cuda where the node has a GPU. What is
+ * loaded stays so. *why: what kept it from cuda, or from anything; "" where nothing did. */
+ZIPCCL_MUST_CHECK zipcclResult_t device_open(const char *name, const struct device_config *config,
+                                             const struct device_ops **ops, struct device **device, const char **why);
 
 #endif

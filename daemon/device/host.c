@@ -153,8 +153,9 @@ static void host_close(struct device *d) {
     free(d);
 }
 
-static zipcclResult_t host_open(const struct device_config *config, struct device **device) {
+static zipcclResult_t host_open(const struct device_config *config, struct device **device, const char **why) {
     *device = NULL;
+    *why = "no memory, or no threads";
     struct device *d = calloc(1, sizeof(*d));
     if (!d)
         return zipcclOutOfMemory;

@@ -18,10 +18,13 @@ struct host_block {
 struct host_pool {
     struct host_block *free[HOST_SIZE_CLASSES];
     size_t kept_bytes;
+    /* Of each block: after it was mapped, and before it is unmapped; or NULL. False: it cannot be used. */
+    bool (*pin)(void *ptr, size_t bytes);
+    void (*unpin)(void *ptr);
 };
 
-ZIPCCL_MUST_CHECK zipcclResult_t host_import(struct device *device, int fd, size_t bytes, struct device_memory *out,
-                                             const char **why);
+ZIPCCL_MUST_CHECK zipcclResult_t host_import(struct device *device, const struct device_import *import,
+                                             struct device_memory *out, const char **why);
 void host_release(struct device *device, struct device_memory *memory);
 void *host_pool_alloc(struct host_pool *pool, size_t bytes);
 void host_pool_free(struct host_pool *pool, void *ptr, size_t bytes);

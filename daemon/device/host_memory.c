@@ -19,11 +19,18 @@
 #    define MADV_POPULATE_WRITE 23
 #endif
 
-zipcclResult_t host_import(struct device *device, int fd, size_t bytes, struct device_memory *out, const char **why) {
+zipcclResult_t host_import(struct device *device, const struct device_import *import, struct device_memory *out,
+                           const char **why) {
+    const int fd = import->fd;
+    const size_t bytes = import->bytes;
     (void)device;
     struct stat st;
     *why = NULL;
     *out = (struct device_memory){0};
+    if (import->kind != DEVICE_MEMORY_HOST) {
+        *why = "this zipccld has no GPU, and cannot use its memory";
+        return zipcclInvalidUsage;
+    }
     if (bytes == 0) {
         *why = "buffer of no bytes";
         return zipcclInvalidArgument;
@@ -112,7 +119,18 @@ void *host_pool_alloc(struct host_pool *pool, size_t bytes) {
     /* Of other sizes too much may be kept; a new size then takes its place. */
     if (pool->kept_bytes > KEEP_MAX / 2)
         host_pool_drain(pool);
-    return map_scratch(size);
+    void *ptr = map_scratch(size);
+    if (ptr && pool->pin && !pool->pin(ptr, size)) {
+        munmap(ptr, size);
+        return NULL;
+    }
+    return ptr;
+}
+
+static void unmap(struct host_pool *pool, void *ptr, size_t size) {
+    if (pool->unpin)
+        pool->unpin(ptr);
+    munmap(ptr, size);
 }
 
 void host_pool_free(struct host_pool *pool, void *ptr, size_t bytes) {
@@ -121,7 +139,7 @@ void host_pool_free(struct host_pool *pool, void *ptr, size_t bytes) {
     unsigned index;
     size_t size = class_size(bytes, &index);
     if (pool->kept_bytes + size > KEEP_MAX) {
-        munmap(ptr, size);
+        unmap(pool, ptr, size);
         return;
     }
     struct host_block *block = ptr;
@@ -136,7 +154,7 @@ void host_pool_drain(struct host_pool *pool) {
         while (pool->free[i]) {
             struct host_block *block = pool->free[i];
             pool->free[i] = block->next;
-            munmap(block, size);
+            unmap(pool, block, size);
         }
     }
     pool->kept_bytes = 0;

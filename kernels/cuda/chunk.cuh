@@ -55,8 +55,8 @@ struct Tile {
 };
 
 /* Thread 0 draws the next tile and finds its segment; all threads get it. False: none is left.
- * A ticket, so that the tiles that a look-back waits for are always in hands already. */
-GPU_FN bool draw_tile(const Work &w, const zipccl_cuda_segment *table, uint32_t stride, uint32_t *box, Tile *t) {
+ * A ticket, so that the tiles that a look-back waits for are always in hands already. Row: of a table; has a count. */
+template <class Row> GPU_FN bool draw_tile(const Work &w, const Row *table, uint32_t stride, uint32_t *box, Tile *t) {
     __syncthreads();
     if (threadIdx.x == 0) {
         const uint32_t tile = atomicAdd(w.ticket, 1u);
@@ -140,8 +140,8 @@ GPU_FN uint32_t valid16(uint32_t at, uint32_t n) {
 
 /* One thread block: first tiles of the segments, cleared results. A segment without values has a tile for its header.
  */
-GPU_FN void prepare(const Work &w, const zipccl_cuda_segment *table, uint32_t stride, zipccl_cuda_result *results,
-                    uint32_t *sums) {
+template <class Row>
+GPU_FN void prepare(const Work &w, const Row *table, uint32_t stride, zipccl_cuda_result *results, uint32_t *sums) {
     const uint32_t t = threadIdx.x, lane = t & 31, warp = t / 32;
     uint32_t base = 0;
     for (uint32_t at = 0; at < w.segments; at += kThreads) {
@@ -166,6 +166,7 @@ GPU_FN void prepare(const Work &w, const zipccl_cuda_segment *table, uint32_t st
             gpu_st(&results[at + t].static_bytes, uint64_t{0});
             gpu_st(&results[at + t].dynamic_bytes, uint64_t{0});
             gpu_st(&results[at + t].status, fits ? 0u : static_cast<uint32_t>(ZIPCCL_CUDA_INVALID));
+            gpu_st(&results[at + t].bad_input, kAll);
         }
         base = total;
         __syncthreads();

@@ -40,7 +40,7 @@ struct zipccl_cuda_result {
     uint64_t static_bytes; /* set by encode */
     uint64_t dynamic_bytes;
     uint32_t status;
-    uint32_t reserved;
+    uint32_t bad_input; /* reduce: with CORRUPT, which */
 };
 
 /* Bytes of workspace for segments of total_values values together. */

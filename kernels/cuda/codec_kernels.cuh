@@ -1,27 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernels by name: zip_<action>_<codec>_<dtype>. ZIP_CASES(X) lists codecs and dtypes; a test that wants a few may
- * define it.
+ * The kernels by name: zip_<action>_<codec>_<dtype>.
  */
 #ifndef ZIPCCL_KERNELS_CUDA_CODEC_KERNELS_CUH
 #define ZIPCCL_KERNELS_CUDA_CODEC_KERNELS_CUH
 
 #include "kernels/cuda/accumulate.cuh"
+#include "kernels/cuda/cases.h"
 #include "kernels/cuda/decode.cuh"
 #include "kernels/cuda/encode.cuh"
-
-/* X(codec name, codec, dtype name, dtype) */
-#define ZIP_CASES_OF(X, name, codec)                                                                                   \
-    X(name, codec, bf16, zipcclBfloat16)                                                                               \
-    X(name, codec, fp16, zipcclFloat16)                                                                                \
-    X(name, codec, fp32, zipcclFloat32)                                                                                \
-    X(name, codec, e4m3, zipcclFloat8e4m3)                                                                             \
-    X(name, codec, e5m2, zipcclFloat8e5m2)
-#ifdef ZIP_CASES
-#    define ZIP_CASES_FEW
-#else
-#    define ZIP_CASES(X) ZIP_CASES_OF(X, tier, zipcclCodecTier) ZIP_CASES_OF(X, top7, zipcclCodecTop7)
-#endif
 
 #define ZIP_BOUNDS(blocks) __launch_bounds__(zip::kThreads, blocks)
 

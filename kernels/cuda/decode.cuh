@@ -400,13 +400,8 @@ GPU_FN bool draw_input(const Work &work, const zipccl_cuda_segment *table, uint3
     return true;
 }
 
-/* Input k of the tile in hand: its checks and escapes. */
-template <int DTYPE, int CODEC>
-GPU_FN bool take_input(const zipccl_cuda_segment *table, uint32_t inputs, uint32_t k, uint8_t *big, TileShared &sh) {
-    if (threadIdx.x == 0) {
-        sh.segment = table[uint64_t{sh.tile.segment} * inputs + k];
-        sh.segment.values = sh.dst;
-    }
+/* The checks and escapes of the chunk that is sh.segment, in the tile in hand. */
+template <int DTYPE, int CODEC> GPU_FN bool take_segment(uint8_t *big, TileShared &sh) {
     __syncthreads();
     Group g;
     bool ok = check_group<DTYPE, CODEC>(sh.tile, sh.segment, sh.count, sh.decode, &g);
@@ -415,6 +410,16 @@ GPU_FN bool take_input(const zipccl_cuda_segment *table, uint32_t inputs, uint32
         sh.group = g;
     __syncthreads();
     return ok;
+}
+
+/* Input k of the tile in hand. */
+template <int DTYPE, int CODEC>
+GPU_FN bool take_input(const zipccl_cuda_segment *table, uint32_t inputs, uint32_t k, uint8_t *big, TileShared &sh) {
+    if (threadIdx.x == 0) {
+        sh.segment = table[uint64_t{sh.tile.segment} * inputs + k];
+        sh.segment.values = sh.dst;
+    }
+    return take_segment<DTYPE, CODEC>(big, sh);
 }
 
 template <int DTYPE, int CODEC>

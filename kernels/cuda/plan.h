@@ -49,6 +49,9 @@ constexpr unsigned kBlockThreads = 512;
 constexpr uint32_t kEncodeShared = ZFMT_GROUP_BLOCKS * 1024, kEncodeSharedFp32 = ZFMT_GROUP_BLOCKS * 2048;
 constexpr uint32_t kDecodeSharedTier = 2 * ZFMT_GROUP + ZFMT_GROUP_BLOCKS * 2 * ZFMT_PLANE;
 constexpr uint32_t kDecodeSharedTop7 = 2 * ZFMT_GROUP + ZFMT_GROUP_BLOCKS * 3 * ZFMT_PLANE;
+inline uint32_t reduce_shared(zipcclCodec_t codec) {
+    return codec == zipcclCodecRaw ? 0 : codec == zipcclCodecTier ? kDecodeSharedTier : kDecodeSharedTop7;
+}
 } // namespace zip
 
 #endif

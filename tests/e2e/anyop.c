@@ -220,42 +220,51 @@ static uint8_t *place(struct buffer *b, const struct any_op *a, uint64_t salt, s
     return b->data + COLLECT_GUARD + shift;
 }
 
+/* Where a place in one of the buffers is for the operation. */
+static uint8_t *there(const struct any_buffers *b, uint8_t *p) {
+    if (!b->there_send)
+        return p;
+    bool in_send = p >= b->send.data && p < b->send.data + b->send.capacity;
+    return in_send ? b->there_send + (p - b->send.data) : b->there_recv + (p - b->recv.data);
+}
+
 static zipcclResult_t call(const struct any_world *w, zipcclStream_t stream, const struct any_op *a,
                            const struct any_buffers *b) {
+    uint8_t *give = there(b, b->from), *take = there(b, b->to);
     size_t counts[E2E_MAX_RANKS], send[E2E_MAX_RANKS], recv[E2E_MAX_RANKS], from[E2E_MAX_RANKS], to[E2E_MAX_RANKS];
     zipcclRedOp_t redop = a->redop == zipcclPreMulSum ? b->made : a->redop;
     for (int i = 0; i < w->nranks; i++)
         counts[i] = any_count(a, i, 0);
     switch (a->op) {
     case zipcclOpAllGather:
-        return zipcclAllGather(b->from, b->to, a->count, a->dtype, w->comm, stream);
+        return zipcclAllGather(give, take, a->count, a->dtype, w->comm, stream);
     case zipcclOpBroadcast:
-        return zipcclBroadcast(b->from, b->to, a->count, a->dtype, a->root, w->comm, stream);
+        return zipcclBroadcast(give, take, a->count, a->dtype, a->root, w->comm, stream);
     case zipcclOpReduceScatter:
-        return zipcclReduceScatter(b->from, b->to, a->count, a->dtype, redop, w->comm, stream);
+        return zipcclReduceScatter(give, take, a->count, a->dtype, redop, w->comm, stream);
     case zipcclOpAllReduce:
-        return zipcclAllReduce(b->from, b->to, a->count, a->dtype, redop, w->comm, stream);
+        return zipcclAllReduce(give, take, a->count, a->dtype, redop, w->comm, stream);
     case zipcclOpReduce:
-        return zipcclReduce(b->from, b->to, a->count, a->dtype, redop, a->root, w->comm, stream);
+        return zipcclReduce(give, take, a->count, a->dtype, redop, a->root, w->comm, stream);
     case zipcclOpAllToAll:
-        return zipcclAllToAll(b->from, b->to, a->count, a->dtype, w->comm, stream);
+        return zipcclAllToAll(give, take, a->count, a->dtype, w->comm, stream);
     case zipcclOpAllToAllv:
         (void)parts(w, a, true, send, from);
         (void)parts(w, a, false, recv, to);
-        return zipcclAllToAllv(b->from, send, a->gaps ? from : NULL, b->to, recv, a->gaps ? to : NULL, a->dtype,
-                               w->comm, stream);
+        return zipcclAllToAllv(give, send, a->gaps ? from : NULL, take, recv, a->gaps ? to : NULL, a->dtype, w->comm,
+                               stream);
     case zipcclOpGather:
-        return zipcclGather(b->from, b->to, a->count, a->dtype, a->root, w->comm, stream);
+        return zipcclGather(give, take, a->count, a->dtype, a->root, w->comm, stream);
     case zipcclOpScatter:
-        return zipcclScatter(b->from, b->to, a->count, a->dtype, a->root, w->comm, stream);
+        return zipcclScatter(give, take, a->count, a->dtype, a->root, w->comm, stream);
     case zipcclOpAllGatherv:
-        return zipcclAllGatherv(b->from, b->to, counts, a->dtype, w->comm, stream);
+        return zipcclAllGatherv(give, take, counts, a->dtype, w->comm, stream);
     case zipcclOpReduceScatterv:
-        return zipcclReduceScatterv(b->from, b->to, counts, a->dtype, redop, w->comm, stream);
+        return zipcclReduceScatterv(give, take, counts, a->dtype, redop, w->comm, stream);
     case zipcclOpSend:
-        return zipcclSend(b->from, a->count, a->dtype, a->root, w->comm, stream);
+        return zipcclSend(give, a->count, a->dtype, a->root, w->comm, stream);
     case zipcclOpRecv:
-        return zipcclRecv(b->to, a->count, a->dtype, a->root, w->comm, stream);
+        return zipcclRecv(take, a->count, a->dtype, a->root, w->comm, stream);
     default:
         return zipcclInternalError;
     }
@@ -282,6 +291,8 @@ zipcclResult_t any_issue(const struct any_world *w, zipcclStream_t stream, const
     b->made = zipcclSum;
     if (op_reduces(a->op) && a->redop == zipcclPreMulSum)
         E2E_OK(w->comm, zipcclRedOpCreatePreMulSum(&b->made, &scalar, a->dtype, w->comm));
+    if (b->carry)
+        b->carry(b);
     return call(w, stream, a, b);
 }
 

@@ -33,6 +33,10 @@ struct any_buffers {
     struct buffer send, recv;
     uint8_t *from, *to; /* where the operation begins */
     zipcclRedOp_t made; /* premulsum: the handle; 0: none */
+    /* Where the operation runs instead, with what it was filled with carried there before; NULL: in the buffers. Who
+     * sets these brings the results back. */
+    uint8_t *there_send, *there_recv;
+    void (*carry)(struct any_buffers *b);
 };
 void any_buffers_new(struct any_buffers *b, enum memory send, enum memory recv, size_t bytes);
 void any_buffers_free(struct any_buffers *b);

@@ -200,6 +200,31 @@ inline float __fmul_rn(float a, float b) {
     return a * b;
 }
 
+inline float __fdiv_rn(float a, float b) {
+    return a / b;
+}
+inline double __dadd_rn(double a, double b) {
+    return a + b;
+}
+inline double __dmul_rn(double a, double b) {
+    return a * b;
+}
+inline double __ddiv_rn(double a, double b) {
+    return a / b;
+}
+inline float __uint2float_rn(unsigned x) {
+    return static_cast<float>(x);
+}
+inline double __uint2double_rn(unsigned x) {
+    return x;
+}
+inline long long __double_as_longlong(double x) {
+    return simt::bits<long long>(x);
+}
+inline double __longlong_as_double(long long x) {
+    return simt::bits<double>(x);
+}
+
 /* ---- SIMD within a word: 4 bytes or 2 halves ---- */
 #define SIMT_SIMD(name, T, expr)                                                                                       \
     inline unsigned name(unsigned a, unsigned b) {                                                                     \

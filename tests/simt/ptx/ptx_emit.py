@@ -152,7 +152,7 @@ class Emitter:
             text = SPECIAL[o.text]
         elif o.kind == "imm":
             n = int(o.text) if o.text.startswith("-") else number(o.text)
-            text = f"{n}{'ull' if n > 0x7fffffffffffffff else 'll'}"
+            text = f"{n % 2**64}ull" if n > 0x7fffffffffffffff or n == -2**63 else f"{n}ll"
         elif o.kind == "sym":
             if o.text in self.shared:
                 text = f"{self.shared[o.text] + o.offset}ll"

@@ -23,7 +23,8 @@ static unsigned g_done;
 static int set_up(void **state) {
     (void)state;
     struct device_config config = {.workers = 3, .inline_bytes = 1024};
-    return device_host.open(&config, &g_device);
+    const char *why;
+    return device_host.open(&config, &g_device, &why);
 }
 
 static int tear_down(void **state) {
@@ -41,10 +42,15 @@ static int new_memfd(size_t bytes, unsigned seals) {
     return fd;
 }
 
+static zipcclResult_t import(int fd, size_t bytes, struct device_memory *m, const char **why) {
+    const struct device_import import = {.fd = fd, .bytes = bytes};
+    return device_host.import(g_device, &import, m, why);
+}
+
 static void refuse(int fd, size_t bytes) {
     struct device_memory m;
     const char *why = NULL;
-    assert_int_equal(device_host.import(g_device, fd, bytes, &m, &why), zipcclInvalidArgument);
+    assert_int_equal(import(fd, bytes, &m, &why), zipcclInvalidArgument);
     assert_non_null(why);
     assert_null(m.base);
     close(fd);
@@ -55,7 +61,7 @@ static void test_import(void **state) {
     const char *why;
     struct device_memory m;
     int fd = new_memfd(10000, F_SEAL_SHRINK);
-    assert_int_equal(device_host.import(g_device, fd, 10000, &m, &why), zipcclSuccess);
+    assert_int_equal(import(fd, 10000, &m, &why), zipcclSuccess);
     m.base[9999] = 7;
     uint8_t seen = 0;
     assert_int_equal(pread(fd, &seen, 1, 9999), 1);
@@ -196,7 +202,8 @@ static void test_many(void **state) {
     /* Closing waits for jobs and runs no callbacks. */
     struct device_config config = {.workers = 1};
     struct device *d;
-    assert_int_equal(device_host.open(&config, &d), zipcclSuccess);
+    const char *why;
+    assert_int_equal(device_host.open(&config, &d, &why), zipcclSuccess);
     for (unsigned i = 0; i < N; i++)
         assert_false(device_host.submit(d, &jobs[i]));
     device_host.close(d);

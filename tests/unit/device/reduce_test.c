@@ -28,7 +28,8 @@ static unsigned below(unsigned n) {
 static int set_up(void **state) {
     (void)state;
     const struct device_config config = {.workers = 2, .inline_bytes = 4096};
-    return device_host.open(&config, &g_device);
+    const char *why;
+    return device_host.open(&config, &g_device, &why);
 }
 
 static int tear_down(void **state) {

@@ -49,7 +49,7 @@ void open_world(struct world *w, const struct fabric_ops *ops, uint32_t nnodes, 
         struct device_config dc = {.workers = 2, .inline_bytes = inline_bytes};
         struct fabric_config fc = {0};
         const char *why;
-        assert_int_equal(device_host.open(&dc, &w->device[n]), zipcclSuccess);
+        assert_int_equal(device_host.open(&dc, &w->device[n], &why), zipcclSuccess);
         if (nnodes > 1)
             assert_int_equal(ops->open(&fc, &w->fabric[n], &why), zipcclSuccess);
         struct executor_config ec = {.device_ops = &device_host,

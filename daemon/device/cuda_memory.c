@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory of clients: each allocation is mapped once, however often it is registered, and unmapped with its last use.
+ *
+ * An IPC handle is no name: one allocation can have several, and an address may come back with other memory behind it.
+ * So the key is the process (pid and start time), the GPU and the allocation's id. What a client says of sizes is
+ * checked against what the driver says of the mapping.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/device/cuda.h"
+
+/* Index of the first range that begins behind p. */
+static size_t range_after(const struct device *d, const void *p) {
+    size_t low = 0, high = d->nranges;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if ((uintptr_t)d->ranges[middle]->base <= (uintptr_t)p)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+struct cuda_mapping *cuda_mapping_of(const struct device *d, const void *ptr) {
+    size_t at = range_after(d, ptr);
+    if (at == 0)
+        return NULL;
+    struct cuda_mapping *m = d->ranges[at - 1];
+    return (uintptr_t)ptr - (uintptr_t)m->base < m->bytes ? m : NULL;
+}
+
+static bool range_add(struct device *d, struct cuda_mapping *m) {
+    if (d->nranges == d->ranges_capacity) {
+        size_t capacity = d->ranges_capacity ? 2 * d->ranges_capacity : 64;
+        struct cuda_mapping **grown = realloc(d->ranges, capacity * sizeof(*grown));
+        if (!grown)
+            return false;
+        d->ranges = grown;
+        d->ranges_capacity = capacity;
+    }
+    size_t at = range_after(d, m->base);
+    memmove(d->ranges + at + 1, d->ranges + at, (d->nranges - at) * sizeof(*d->ranges));
+    d->ranges[at] = m;
+    d->nranges++;
+    return true;
+}
+
+static void range_remove(struct device *d, const struct cuda_mapping *m) {
+    size_t at = range_after(d, m->base);
+    if (at == 0 || d->ranges[at - 1] != m)
+        return; /* it never was */
+    memmove(d->ranges + at - 1, d->ranges + at, (d->nranges - at) * sizeof(*d->ranges));
+    d->nranges--;
+}
+
+bool cuda_pin(void *ptr, size_t bytes) {
+    if (cudaHostRegister(ptr, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped) == cudaSuccess)
+        return true;
+    (void)cudaGetLastError();
+    return false;
+}
+
+void cuda_unpin(void *ptr) {
+    if (cudaHostUnregister(ptr) != cudaSuccess)
+        (void)cudaGetLastError();
+}
+
+/* Pinning takes all pages of a client's memory at once, and most host memory never meets a GPU: so not before it does.
+ */
+bool cuda_reach(struct device *d, const void *ptr) {
+    struct cuda_mapping *m = cuda_mapping_of(d, ptr);
+    if (!m || m->gpu || m->pinned)
+        return true;
+    m->pinned = cuda_pin(m->base, m->bytes);
+    return m->pinned;
+}
+
+/* The whole allocation, and nothing but its beginning. */
+static bool right_size(const struct device *d, const struct cuda_mapping *m) {
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    return d->driver.mem_get_address_range(&base, &size, (CUdeviceptr)(uintptr_t)m->base) == CUDA_SUCCESS &&
+           base == (CUdeviceptr)(uintptr_t)m->base && size >= m->bytes;
+}
+
+static zipcclResult_t map_ipc(struct device *d, struct cuda_mapping *m, const uint8_t *bytes, const char **why) {
+    cudaIpcMemHandle_t handle;
+    void *base = NULL;
+    _Static_assert(sizeof(handle) == DEVICE_IPC_BYTES, "size of an IPC handle");
+    memcpy(&handle, bytes, sizeof(handle));
+    cudaError_t e = cudaIpcOpenMemHandle(&base, handle, cudaIpcMemLazyEnablePeerAccess);
+    if (e != cudaSuccess) {
+        (void)cudaGetLastError();
+        *why = cuda_gpu_check(m->gpu, e, "opening an IPC handle") ? m->gpu->why : cudaGetErrorString(e);
+        return cuda_result(e);
+    }
+    m->base = base;
+    if (right_size(d, m))
+        return zipcclSuccess;
+    (void)cudaIpcCloseMemHandle(base);
+    m->base = NULL;
+    *why = "the allocation is smaller than the buffer";
+    return zipcclInvalidArgument;
+}
+
+static zipcclResult_t map_vmm(struct device *d, struct cuda_mapping *m, int fd, const char **why) {
+    const struct cuda_driver *driver = &d->driver;
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr base = 0;
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = m->gpu->ordinal},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    *why = "the driver cannot import memory by descriptor";
+    if (!driver->has_vmm)
+        return zipcclInvalidUsage;
+    *why = "the descriptor is of no GPU memory";
+    if (driver->mem_import(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != CUDA_SUCCESS)
+        return zipcclInvalidArgument;
+    *why = "GPU memory cannot be mapped: is it smaller than the buffer?";
+    bool reserved = driver->mem_address_reserve(&base, m->bytes, 0, 0, 0) == CUDA_SUCCESS;
+    bool mapped = reserved && driver->mem_map(base, m->bytes, 0, handle, 0) == CUDA_SUCCESS;
+    bool good = mapped && driver->mem_set_access(base, m->bytes, &access, 1) == CUDA_SUCCESS;
+    (void)driver->mem_release(handle); /* the mapping keeps it */
+    if (good) {
+        m->base = (uint8_t *)(uintptr_t)base;
+        return zipcclSuccess;
+    }
+    if (mapped)
+        (void)driver->mem_unmap(base, m->bytes);
+    if (reserved)
+        (void)driver->mem_address_free(base, m->bytes);
+    return zipcclInvalidArgument;
+}
+
+static void unmap(struct device *d, struct cuda_mapping *m) {
+    if (!m->base)
+        return;
+    if (m->kind == DEVICE_MEMORY_HOST) {
+        if (m->pinned)
+            cuda_unpin(m->base);
+        host_release(d->host, &m->host);
+        return;
+    }
+    if (atomic_load(&m->gpu->failed)) /* its context is gone, and all that it mapped */
+        return;
+    (void)cudaSetDevice(m->gpu->ordinal);
+    if (m->kind == DEVICE_MEMORY_CUDA_IPC) {
+        if (cudaIpcCloseMemHandle(m->base) != cudaSuccess)
+            (void)cudaGetLastError();
+        return;
+    }
+    (void)d->driver.mem_unmap((CUdeviceptr)(uintptr_t)m->base, m->bytes);
+    (void)d->driver.mem_address_free((CUdeviceptr)(uintptr_t)m->base, m->bytes);
+}
+
+static void drop(struct device *d, struct cuda_mapping *m) {
+    for (struct cuda_mapping **p = &d->mappings; *p; p = &(*p)->next) {
+        if (*p == m) {
+            *p = m->next;
+            break;
+        }
+    }
+    if (m->base)
+        range_remove(d, m);
+    unmap(d, m);
+    free(m);
+}
+
+static struct cuda_mapping *find(const struct device *d, const struct device_import *in, const struct cuda_gpu *gpu) {
+    if (in->kind == DEVICE_MEMORY_HOST || in->process_start == 0)
+        return NULL;
+    for (struct cuda_mapping *m = d->mappings; m; m = m->next) {
+        if (m->kind == in->kind && m->pid == in->pid && m->process_start == in->process_start && m->id == in->id &&
+            m->gpu == gpu && m->bytes == in->bytes)
+            return m;
+    }
+    return NULL;
+}
+
+static zipcclResult_t map(struct device *d, struct cuda_mapping *m, const struct device_import *in, const char **why) {
+    if (in->kind == DEVICE_MEMORY_HOST) {
+        zipcclResult_t result = host_import(d->host, in, &m->host, why);
+        m->base = m->host.base;
+        return result;
+    }
+    zipcclResult_t result = cuda_gpu_ready(m->gpu, why);
+    if (result != zipcclSuccess)
+        return result;
+    return in->kind == DEVICE_MEMORY_CUDA_IPC ? map_ipc(d, m, in->handle, why) : map_vmm(d, m, in->fd, why);
+}
+
+zipcclResult_t cuda_import(struct device *d, const struct device_import *in, struct device_memory *out,
+                           const char **why) {
+    struct cuda_gpu *gpu = NULL;
+    *out = (struct device_memory){0};
+    if (in->kind != DEVICE_MEMORY_HOST && !(gpu = cuda_gpu_of_uuid(d, in->uuid))) {
+        *why = "zipccld does not see that GPU (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES of its unit or container)";
+        return zipcclInvalidArgument;
+    }
+    struct cuda_mapping *m = find(d, in, gpu);
+    if (!m) {
+        m = calloc(1, sizeof(*m));
+        *why = "no memory";
+        if (!m)
+            return zipcclOutOfMemory;
+        m->kind = in->kind;
+        m->pid = in->pid;
+        m->process_start = in->process_start;
+        m->id = in->id;
+        m->gpu = gpu;
+        m->bytes = in->bytes;
+        m->next = d->mappings;
+        d->mappings = m;
+        zipcclResult_t result = map(d, m, in, why);
+        if (result == zipcclSuccess && !range_add(d, m)) {
+            *why = "no memory";
+            result = zipcclOutOfMemory;
+        }
+        if (result != zipcclSuccess) {
+            drop(d, m);
+            return result;
+        }
+    }
+    m->refs++;
+    *out = (struct device_memory){.base = m->base, .bytes = m->bytes, .on_gpu = gpu != NULL, .own = m};
+    return zipcclSuccess;
+}
+
+void cuda_release(struct device *d, struct device_memory *memory) {
+    struct cuda_mapping *m = memory->own;
+    *memory = (struct device_memory){0};
+    if (m && --m->refs == 0)
+        drop(d, m);
+}
+
+void cuda_mappings_free(struct device *d) {
+    while (d->mappings)
+        drop(d, d->mappings);
+    free(d->ranges);
+    d->ranges = NULL;
+    d->nranges = d->ranges_capacity = 0;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which device the daemon gets. `cuda` is a module of its own, loaded here, so that a node without CUDA's runtime needs
+ * none to start.
+ */
+#include <dlfcn.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/device/device.h"
+#include "daemon/device/module.h"
+
+#define MODULE "libzipccl_cuda.so"
+
+/* Where it may lie: beside the program's own folder, as in a build and below any prefix, or where it was installed. */
+static const char *const module_dirs[] = {"../lib/zipccl", ZIPCCL_MODULE_FROM_BIN, ZIPCCL_MODULE_DIR};
+
+static char load_why[512]; /* of the last load; the daemon opens one device */
+
+static void *load_module(void) {
+    char self[PATH_MAX], path[2 * PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    self[n > 0 ? n : 0] = '\0';
+    const char *dir = dirname(self);
+    snprintf(load_why, sizeof(load_why), "this zipccld comes without its CUDA module, %s", MODULE);
+    for (size_t i = 0; i < sizeof(module_dirs) / sizeof(module_dirs[0]); i++) {
+        if (module_dirs[i][0] == '/')
+            snprintf(path, sizeof(path), "%s/%s", module_dirs[i], MODULE);
+        else
+            snprintf(path, sizeof(path), "%s/%s/%s", dir, module_dirs[i], MODULE);
+        if (access(path, F_OK) != 0)
+            continue;
+        void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (module)
+            return module;
+        const char *error = dlerror();
+        snprintf(load_why, sizeof(load_why), "the CUDA module cannot be loaded: %.400s", error ? error : "unknown");
+        break;
+    }
+    return NULL;
+}
+
+static zipcclResult_t open_cuda(const struct device_config *config, const struct device_ops **ops,
+                                struct device **device, const char **why) {
+    *why = load_why;
+    void *module = load_module();
+    if (!module)
+        return zipcclInvalidUsage;
+    device_module_fn *get = NULL;
+    *(void **)&get = dlsym(module, DEVICE_MODULE_SYMBOL);
+    *ops = get ? get(sizeof(struct device_ops), sizeof(struct device_job)) : NULL;
+    if (!*ops) {
+        snprintf(load_why, sizeof(load_why), "%s is of another zipccld than this one", MODULE);
+        return zipcclVersionMismatch;
+    }
+    /* Never unloaded: the driver keeps threads. */
+    return (*ops)->open(config, device, why);
+}
+
+zipcclResult_t device_open(const char *name, const struct device_config *config, const struct device_ops **ops,
+                           struct device **device, const char **why) {
+    static const char nothing[] = "";
+    const char *host_why;
+    *why = nothing;
+    if (strcmp(name, "host") != 0) {
+        zipcclResult_t result = open_cuda(config, ops, device, why);
+        if (result == zipcclSuccess)
+            *why = nothing;
+        if (result != zipcclInvalidUsage || strcmp(name, "auto") != 0)
+            return result;
+    }
+    *ops = &device_host;
+    zipcclResult_t result = device_host.open(config, device, &host_why);
+    if (result != zipcclSuccess)
+        *why = host_why;
+    return result;
+}

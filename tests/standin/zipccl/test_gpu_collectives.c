@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every operation on memory of GPUs of every kind, in CUDA streams, between daemons that work on the GPUs: the bits of
+ * data movement, and the sums of reference.h. Nobody waits on the host between an operation and what follows it in the
+ * stream.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu_buffers.h"
+
+#define BYTES        (96u << 10)
+#define CHUNKS_COUNT 37000u
+
+struct plan_of_case {
+    const char *layout;
+    unsigned n; /* operations */
+};
+
+/* The kernels that the stand-in has are of these. */
+static zipcclDataType_t dtype_of(const struct any_op *a) {
+    if (a->dtype % 3 == 0)
+        return zipcclInt32;
+    return a->dtype % 3 == 1 ? zipcclFloat32 : zipcclBfloat16;
+}
+
+static int local_index(const char *layout, int rank) {
+    int n = 0;
+    for (int i = 0; i < rank; i++)
+        n += layout[i] == layout[rank];
+    return n;
+}
+
+/* Operations in flight at once, in one stream; each has its buffers. */
+#define FLIGHT 3
+
+static void stream_rank(struct e2e_rank *r) {
+    const struct plan_of_case *p = r->args;
+    struct any_world w;
+    struct gpu_rank g;
+    struct gpu_buffers b[FLIGHT];
+    struct any_op a[FLIGHT];
+    char text[160];
+    uint64_t state = 88172645463325252u + (uint64_t)(p->layout[0] + 31 * p->layout[r->nranks - 1] + 977 * r->nranks);
+    gpu_rank_begin(&g, local_index(p->layout, r->rank));
+    any_world_set(&w, p->layout, r->rank, e2e_comm(r));
+    for (unsigned i = 0; i < p->n; i += FLIGHT) {
+        for (unsigned k = 0; k < FLIGHT; k++) {
+            enum gpu_kind send = (enum gpu_kind)((i / FLIGHT + k + (unsigned)r->rank) % GPU_KINDS);
+            enum gpu_kind recv = (enum gpu_kind)((i / FLIGHT + 2 * k) % GPU_KINDS);
+            gpu_buffers_new(&b[k], &g, send, recv, BYTES);
+            a[k] = any_draw(&state, &w, BYTES, i + k);
+            a[k].dtype = dtype_of(&a[k]);
+            a[k].count = a[k].count % (BYTES / 8 / (size_t)r->nranks);
+            fprintf(stderr, "%s, memory %d and %d\n", any_name(&a[k], text), (int)send, (int)recv);
+            E2E_OK(w.comm, any_issue(&w, g.stream, &a[k], &b[k].any));
+            gpu_fetch(&b[k]);
+        }
+        CUDA_OK(cudaStreamSynchronize(g.cuda)); /* not zipccl's: the stream alone must tell */
+        E2E_OK(NULL, zipcclStreamSynchronize(g.stream));
+        for (unsigned k = 0; k < FLIGHT; k++) {
+            any_check(&w, &a[k], &b[k].any);
+            gpu_buffers_free(&b[k]);
+        }
+    }
+    E2E_OK(NULL, zipcclCommDestroy(w.comm));
+    gpu_rank_end(&g);
+}
+
+static void run(struct e2e *e, unsigned nodes, const char *const *layouts, unsigned n) {
+    pool();
+    e2e_set(e, "device=cuda");
+    e2e_set(e, "chunk_bytes=64KiB");
+    e2e_daemons(e, nodes);
+    for (; *layouts; layouts++) {
+        struct plan_of_case p = {*layouts, n};
+        e2e_ranks(e, *layouts, stream_rank, &p, 100);
+    }
+}
+
+static void case_one_node(struct e2e *e) {
+    run(e, 1, (const char *const[]){"0", "00", NULL}, 24);
+}
+E2E_CASE(one_node, 100)
+
+static void case_two_nodes(struct e2e *e) {
+    e2e_set(e, "verify=on");
+    run(e, 2, (const char *const[]){"01", "0011", NULL}, 30);
+}
+E2E_CASE(two_nodes, 100)
+
+/* The operations of training in several coded chunks, on two GPUs of each of two nodes. */
+static void chunks_rank(struct e2e_rank *r) {
+    static const zipcclOp_t ops[] = {zipcclOpAllGather, zipcclOpReduceScatter, zipcclOpAllToAll, zipcclOpAllReduce};
+    struct any_world w;
+    struct gpu_rank g;
+    struct gpu_buffers b;
+    gpu_rank_begin(&g, local_index("0011", r->rank));
+    any_world_set(&w, "0011", r->rank, e2e_comm(r));
+    gpu_buffers_new(&b, &g, GPU_MALLOC, GPU_MALLOC, (size_t)4 * CHUNKS_COUNT * sizeof(float));
+    for (unsigned i = 0; i < 12; i++) {
+        struct any_op a = {.op = ops[i / 2 % 4],
+                           .dtype = i % 2 ? zipcclFloat32 : zipcclBfloat16,
+                           .codec = i >= 8      ? zipcclCodecRaw
+                                    : i % 4 < 2 ? zipcclCodecTier
+                                                : zipcclCodecTop7,
+                           .arm = zipcclArmHierarchical,
+                           .redop = i % 2 ? zipcclSum : zipcclAvg,
+                           .count = CHUNKS_COUNT,
+                           .seq = i};
+        E2E_OK(w.comm, any_issue(&w, g.stream, &a, &b.any));
+        gpu_fetch(&b);
+        CUDA_OK(cudaStreamSynchronize(g.cuda));
+        any_check(&w, &a, &b.any);
+    }
+    E2E_OK(NULL, zipcclStreamSynchronize(g.stream));
+    gpu_buffers_free(&b);
+    E2E_OK(NULL, zipcclCommDestroy(w.comm));
+    gpu_rank_end(&g);
+}
+
+/* What only GPUs can have done: the daemons have launched kernels; and which fabric carried the values. */
+static void check_launches(const struct e2e *e, unsigned node, bool nccl) {
+    char path[128], row[65] = "";
+    unsigned long launches = 0, sends = 0;
+    snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)e->daemons[node].pid);
+    FILE *f = fopen(path, "r");
+    E2E_CHECK(f, "%s", path);
+    while (fread(row, 64, 1, f) == 1) {
+        char name[65];
+        unsigned long n;
+        if (sscanf(row, "%64s %lu", name, &n) == 2 && strncmp(name, "cudaLaunchKernel", 16) == 0)
+            launches += n;
+        else if (strcmp(name, "ncclSend") == 0)
+            sends += n;
+    }
+    fclose(f);
+    E2E_CHECK(launches > 100, "node %u has launched %lu kernels", node, launches);
+    E2E_CHECK((sends > 20) == nccl, "node %u has sent %lu messages by NCCL", node, sends);
+}
+
+static void run_chunks(struct e2e *e, const char *fabric) {
+    char path[96];
+    pool();
+    snprintf(path, sizeof(path), "%s/count", e->dir);
+    setenv("ZIPCCL_STANDIN_COUNT", path, 1);
+    e2e_set(e, "device=cuda");
+    e2e_set(e, "chunk_bytes=64KiB");
+    e2e_set(e, "fabric=%s", fabric);
+    e2e_daemons(e, 2);
+    unsetenv("ZIPCCL_STANDIN_COUNT");
+    e2e_ranks(e, "0011", chunks_rank, NULL, 100);
+    check_launches(e, 0, strcmp(fabric, "ucx") != 0);
+    check_launches(e, 1, strcmp(fabric, "ucx") != 0);
+}
+
+static void case_chunks(struct e2e *e) {
+    run_chunks(e, "auto"); /* NCCL */
+}
+E2E_CASE(chunks, 110)
+
+static void case_chunks_ucx(struct e2e *e) {
+    run_chunks(e, "ucx");
+}
+E2E_CASE(chunks_ucx, 110)
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_node), cmocka_unit_test(test_two_nodes),
+                                       cmocka_unit_test(test_chunks), cmocka_unit_test(test_chunks_ucx)};
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
