@@ -96,8 +96,8 @@ struct fabric_ops {
      * Before anything is sent or received of it. Ended by forget. */
     ZIPCCL_MUST_CHECK zipcclResult_t (*join)(struct fabric *fabric, uint64_t comm, uint32_t node, uint32_t nnodes,
                                              struct fabric_peer *const *peers);
-    /* Whether values there, in memory of a GPU, may be sent and received as they are; NULL: none may. */
-    bool (*takes)(const struct fabric *fabric, const void *values);
+    /* Whether values there, in memory of a GPU, may be sent and received as they are in comm; NULL: none may. */
+    bool (*takes)(struct fabric *fabric, uint64_t comm, const void *values);
     void (*send)(struct fabric *fabric, struct fabric_send *send);
     void (*recv)(struct fabric *fabric, struct fabric_recv *recv);
     /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come

@@ -41,8 +41,9 @@ static enum nccl_memory memory_of(const struct fabric *f, const void *p) {
     }
 }
 
-static bool nccl_takes(const struct fabric *f, const void *values) {
-    return memory_of(f, values) == NCCL_DEVICE;
+static bool nccl_takes(struct fabric *f, uint64_t key, const void *values) {
+    const struct nccl_comm *comm = nccl_comm_find(f, key);
+    return comm && comm->ordered && memory_of(f, values) == NCCL_DEVICE;
 }
 
 static void put_send(struct fabric *f, struct nccl_send *send) {
@@ -112,27 +113,58 @@ static struct nccl_peer *peer_of(struct nccl_comm *comm, const struct fabric_pee
     return NULL;
 }
 
+static void announce(struct nccl_send *send) {
+    send->announced = false;
+    send->comm->users++;
+    fabric_ucx.send(send->comm->fabric->below, &send->announce);
+}
+
+/* Announces what was held, or sends it by UCX. */
+void nccl_send_held(struct nccl_comm *comm) {
+    for (uint32_t i = 0; i < comm->nnodes; i++) {
+        struct nccl_send **p = &comm->peers[i].announced;
+        while (*p) {
+            struct nccl_send *send = *p;
+            if (!comm->plain || !send->held) {
+                p = &send->next;
+                if (send->held)
+                    announce(send);
+                send->held = false;
+                continue;
+            }
+            *p = send->next;
+            send->ended = true;
+            fabric_ucx.send(comm->fabric->below, send->user);
+            put_send(comm->fabric, send);
+        }
+    }
+}
+
 static void nccl_send(struct fabric *f, struct fabric_send *user) {
     struct nccl_comm *comm = nccl_comm_find(f, user->header.comm);
     struct nccl_peer *peer = comm ? peer_of(comm, user->peer) : NULL;
     size_t bytes[2] = {user->niov > 0 ? user->iov[0].bytes : 0, user->niov > 1 ? user->iov[1].bytes : 0};
     const void *first = bytes[0] > 0 ? user->iov[0].base : user->iov[1].base;
     enum nccl_memory memory = peer && bytes[0] + bytes[1] > 0 ? memory_of(f, first) : NCCL_PAGEABLE;
-    if (memory == NCCL_PAGEABLE || (memory == NCCL_PINNED && bytes[0] + bytes[1] <= NCCL_SMALL_BYTES)) {
+    bool small = bytes[0] + bytes[1] <= NCCL_SMALL_BYTES;
+    if (memory == NCCL_PAGEABLE || (memory == NCCL_PINNED && (small || comm->plain))) {
         fabric_ucx.send(f->below, user);
         return;
     }
-    struct nccl_send *send = memory == NCCL_FOREIGN ? NULL : get_send(f);
+    /* What the fabric does not take may not come here. */
+    bool refused = memory == NCCL_FOREIGN || (memory == NCCL_DEVICE && comm->plain);
+    struct nccl_send *send = refused ? NULL : get_send(f);
     if (!send) {
-        user->done(user, memory == NCCL_FOREIGN ? zipcclInvalidUsage : zipcclOutOfMemory);
+        user->done(user, refused ? zipcclInvalidUsage : zipcclOutOfMemory);
         return;
     }
     send->user = user;
     send->comm = comm;
-    send->announced = send->ended = false;
+    send->announced = true;
+    send->ended = false;
+    send->held = !comm->ordered && memory != NCCL_DEVICE;
     send->body = (struct nccl_announcement){++f->ids, {bytes[0], bytes[1]}};
     if (comm->over || peer->left) {
-        send->announced = true;
         nccl_send_end(f, send, comm->over ? comm->reason : zipcclAborted);
         return;
     }
@@ -149,8 +181,8 @@ static void nccl_send(struct fabric *f, struct fabric_send *user) {
     send->announce.niov = 1;
     send->announce.done = announced;
     send->announce.arg = send;
-    comm->users++;
-    fabric_ucx.send(f->below, &send->announce);
+    if (!send->held)
+        announce(send);
 }
 
 /* ---- receives ---- */

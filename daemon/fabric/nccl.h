@@ -31,6 +31,7 @@ enum nccl_kind {
     NCCL_PROPOSE_INIT, /* node 0 to all: the unique id; what is your proposal? */
     NCCL_PROPOSAL,     /* to node 0 */
     NCCL_FINAL_INIT,   /* node 0 to all: the place in the order */
+    NCCL_PLAIN,        /* to node 0, which tells all: no NCCL here; this communicator goes by UCX alone */
     NCCL_READY,        /* receiver to sender: these messages have their receives; my proposal */
     NCCL_FINAL,        /* sender to receiver: the place; with them go those of yours that have their receives here */
     NCCL_DROP,         /* receiver to sender: this message is not wanted */
@@ -76,7 +77,8 @@ struct nccl_send {
     struct fabric_send announce, *user;
     struct nccl_comm *comm;
     struct nccl_announcement body;
-    bool announced; /* UCX is done with it */
+    bool announced; /* UCX has nothing of it (any more) */
+    bool held;      /* until it is known whether there is NCCL */
     bool ended;     /* the user was told */
 };
 
@@ -140,6 +142,7 @@ struct nccl_comm {
     uint64_t key;
     uint32_t node, nnodes;
     bool ordered;          /* its making was handed to the launching thread: messages may follow */
+    bool plain;            /* or it has no NCCL */
     bool over;             /* failed, aborted or forgotten */
     zipcclResult_t reason; /* of it */
     bool gone;             /* not in the list any more: freed with the last user */
@@ -173,6 +176,7 @@ struct nccl_comm {
 #define NCCL_CUDA(X)                                                                                                   \
     X(cudaError_t, cudaSetDevice, (int))                                                                               \
     X(cudaError_t, cudaStreamCreateWithPriority, (cudaStream_t *, unsigned, int))                                      \
+    X(cudaError_t, cudaStreamQuery, (cudaStream_t))                                                                    \
     X(cudaError_t, cudaStreamDestroy, (cudaStream_t))                                                                  \
     X(cudaError_t, cudaEventCreateWithFlags, (cudaEvent_t *, unsigned))                                                \
     X(cudaError_t, cudaEventDestroy, (cudaEvent_t))                                                                    \
@@ -239,6 +243,7 @@ void nccl_library_unload(struct nccl_library *library);
 /* nccl.c, loop thread */
 void nccl_send_end(struct fabric *f, struct nccl_send *send, zipcclResult_t result); /* tells the user, by poll */
 void nccl_recv_end(struct fabric *f, struct nccl_recv *recv, zipcclResult_t result);
+void nccl_send_held(struct nccl_comm *comm); /* it is known now */
 void nccl_wake(struct fabric *f);
 
 /* nccl_comm.c, loop thread */
@@ -255,13 +260,15 @@ void nccl_comm_answer(struct nccl_command *command);
 void nccl_comm_free_all(struct fabric *f);
 
 /* nccl_order.c, loop thread */
-void nccl_order_init(struct nccl_comm *comm);                                /* node 0: the id is known */
+void nccl_order_plain(struct nccl_comm *comm); /* node 0: this communicator is to have no NCCL */
+void nccl_order_init(struct nccl_comm *comm);  /* node 0: the id is known */
 bool nccl_order_heard(struct nccl_peer *peer, const struct nccl_control *c); /* false: nonsense */
 void nccl_order_matched(struct nccl_comm *comm, struct nccl_recv *recv, uint32_t node);
 void nccl_order_drop(struct nccl_comm *comm); /* its entries */
 void nccl_order_run(struct fabric *f);        /* launches what is next */
 
 /* nccl_launch.c */
+bool nccl_launch_able(const struct fabric *f); /* the GPU has not failed */
 ZIPCCL_MUST_CHECK bool nccl_launch_start(struct fabric *f);
 void nccl_launch_stop(struct fabric *f);
 void nccl_launch_order(struct fabric *f, struct nccl_command *command);

@@ -164,8 +164,10 @@ zipcclResult_t nccl_comm_join(struct fabric *f, uint64_t key, uint32_t node, uin
         if (i != node)
             listen_to(peer);
     }
-    if (node == 0)
+    if (node == 0 && nccl_launch_able(f))
         order(comm, &comm->command, NCCL_MAKE_ID);
+    else if (node == 0)
+        nccl_order_plain(comm);
     return zipcclSuccess;
 }
 
@@ -243,7 +245,9 @@ void nccl_comm_forget(struct nccl_comm *comm) {
 
 void nccl_comm_answer(struct nccl_command *command) {
     struct nccl_comm *comm = command->comm;
-    if (command->what == NCCL_FAILED || (command->result && command->what < NCCL_LEAVE))
+    if (command->what == NCCL_MAKE_ID && command->result && !comm->over)
+        nccl_order_plain(comm);
+    else if (command->what == NCCL_FAILED || (command->result && command->what < NCCL_LEAVE))
         nccl_comm_end(comm, command->result, true);
     else if (command->what == NCCL_MAKE_ID && !comm->over)
         nccl_order_init(comm);

@@ -50,6 +50,11 @@ void nccl_launch_order(struct fabric *f, struct nccl_command *command) {
     pthread_mutex_unlock(&f->lock);
 }
 
+bool nccl_launch_able(const struct fabric *f) {
+    cudaError_t error = f->library.cudaStreamQuery(f->stream);
+    return error == cudaSuccess || error == cudaErrorNotReady;
+}
+
 static bool is_bad(ncclResult_t result) {
     return result != ncclSuccess && result != ncclInProgress;
 }

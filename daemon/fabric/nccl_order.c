@@ -133,6 +133,7 @@ void nccl_order_run(struct fabric *f) {
         comm->ordered = true;
         comm->init = NULL;
         free(entry);
+        nccl_send_held(comm);
         comm->command = (struct nccl_command){.what = NCCL_MAKE, .comm = comm, .of = comm};
         nccl_launch_order(f, &comm->command);
         for (uint32_t i = 0; i < comm->nnodes; i++)
@@ -165,12 +166,46 @@ void nccl_order_init(struct nccl_comm *comm) {
     tell_all(comm, &control);
 }
 
+static void become_plain(struct nccl_comm *comm) {
+    comm->plain = true;
+    if (comm->init) {
+        take_out(comm->fabric, comm->init);
+        free(comm->init);
+        comm->init = NULL;
+    }
+    nccl_send_held(comm);
+}
+
+void nccl_order_plain(struct nccl_comm *comm) {
+    struct nccl_control control = {.kind = NCCL_PLAIN};
+    tell_all(comm, &control);
+    become_plain(comm);
+}
+
+static bool heard_plain(struct nccl_peer *peer) {
+    struct nccl_comm *comm = peer->comm;
+    if (comm->ordered || (comm->node != 0 && peer->node != 0) || (comm->init && comm->init->final))
+        return false;
+    if (comm->plain)
+        return true; /* two nodes have none */
+    if (comm->node == 0)
+        nccl_order_plain(comm);
+    else
+        become_plain(comm);
+    return true;
+}
+
 /* The unique id has come. */
 static bool heard_propose(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
     struct nccl_control answer = {.kind = NCCL_PROPOSAL};
-    if (peer->node != 0 || comm->init || comm->ordered)
+    if (peer->node != 0 || comm->init || comm->ordered || comm->plain)
         return false;
+    if (!nccl_launch_able(comm->fabric)) {
+        answer.kind = NCCL_PLAIN;
+        nccl_comm_tell(comm, 0, &answer);
+        return true;
+    }
     comm->unique = c->unique;
     if (!propose_init(comm))
         return true;
@@ -182,6 +217,8 @@ static bool heard_propose(struct nccl_peer *peer, const struct nccl_control *c) 
 static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
     struct nccl_control last = {.kind = NCCL_FINAL_INIT};
+    if (comm->node == 0 && comm->plain)
+        return true;
     if (comm->node != 0 || !comm->init || peer->proposed)
         return false;
     peer->proposed = true;
@@ -257,6 +294,9 @@ bool nccl_order_heard(struct nccl_peer *peer, const struct nccl_control *c) {
         break;
     case NCCL_FINAL_INIT:
         good = heard_final_init(peer, c);
+        break;
+    case NCCL_PLAIN:
+        good = heard_plain(peer);
         break;
     case NCCL_READY:
         good = heard_ready(peer, c);

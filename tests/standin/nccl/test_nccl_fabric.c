@@ -422,6 +422,59 @@ static int failing(struct rank *rank) {
     return 0;
 }
 
+/* Rank 0's GPU fails for good: the next communicator goes without NCCL, whatever its node 0 is. */
+static int sticky(struct rank *rank) {
+    struct node node;
+    struct message out, in;
+    open_node(&node, rank);
+    join(&node, 1, 0, 1);
+    allocate(&out, PINNED, 50000);
+    allocate(&in, PINNED, 50000);
+    start_send(&node, &out, 1, 0, 1 - rank->rank, 7);
+    start_recv(&node, &in, 1, 0, 1 - rank->rank, 7);
+    CHECK(wait_for(&node, &out, WAIT) && wait_for(&node, &in, WAIT));
+    CHECK(in.result != zipcclSuccess || out.result != zipcclSuccess);
+    ranks_meet(rank, 1);
+    fabric_nccl.abort(node.fabric, 1);
+    for (uint64_t key = 2; key < 4; key++) { /* first rank 0 is its node 0, then rank 1 */
+        uint32_t self = (uint32_t)(key == 2 ? rank->rank : 1 - rank->rank);
+        struct fabric_peer *peers[2] = {node.peers[1 - rank->rank], node.peers[1 - rank->rank]};
+        CHECK(fabric_nccl.join(node.fabric, key, self, 2, peers) == zipcclSuccess);
+        memset(out.data, 17 + rank->rank, out.bytes);
+        out.result = in.result = PENDING;
+        out.send = (struct fabric_send){.peer = peers[0],
+                                        .header = {.comm = key, .node = self},
+                                        .iov = {{out.data, out.bytes}},
+                                        .niov = 1,
+                                        .done = sent,
+                                        .arg = &out};
+        in.recv = (struct fabric_recv){.peer = peers[0],
+                                       .comm = key,
+                                       .node = 1 - self,
+                                       .buffer = in.data,
+                                       .capacity = in.bytes,
+                                       .done = received,
+                                       .arg = &in};
+        fabric_nccl.send(node.fabric, &out.send);
+        fabric_nccl.recv(node.fabric, &in.recv);
+        CHECK(wait_for(&node, &in, WAIT) && in.result == zipcclSuccess);
+        CHECK(wait_for(&node, &out, WAIT) && out.result == zipcclSuccess);
+        CHECK(in.data[0] == 18 - rank->rank && in.data[in.bytes - 1] == 18 - rank->rank);
+        CHECK(!fabric_nccl.takes(node.fabric, key, in.data));
+    }
+    ranks_meet(rank, 0);
+    syscall(SYS_exit_group, 0); /* rank 0's CUDA is of no more use */
+    return 0;
+}
+
+static void test_sticky(void **state) {
+    (void)state;
+    setenv("RANK_0_FAIL", "cudaEventRecord:1=700", 1);
+    int end = ranks_run(2, sticky, NULL, 0);
+    unsetenv("RANK_0_FAIL");
+    assert_int_equal(end, 0);
+}
+
 static void test_injection(void **state) {
     (void)state;
     static const char *const plans[] = {"ncclCommInitRankConfig:1=1",
@@ -460,6 +513,7 @@ static void test_failures(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),    cmocka_unit_test(test_orders),
                                        cmocka_unit_test(test_failures),  cmocka_unit_test(test_death),
-                                       cmocka_unit_test(test_injection), cmocka_unit_test(test_older)};
+                                       cmocka_unit_test(test_injection), cmocka_unit_test(test_sticky),
+                                       cmocka_unit_test(test_older)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
