@@ -83,7 +83,8 @@ EXEC_JOB_DONE(to_send_done, finish_to_send)
  * them from there. */
 static bool needs_bounce(const struct exec_op *op, const void *values) {
     const struct executor_config *config = &op->comm->executor->config;
-    bool taken = !config->verify && config->fabric_ops->takes && config->fabric_ops->takes(config->fabric, values);
+    bool taken = !config->verify && config->fabric_ops->takes &&
+                 config->fabric_ops->takes(config->fabric, op->comm->key, values);
     return config->device_ops->on_gpu && config->device_ops->on_gpu(config->device, values) && !taken;
 }
 
