@@ -11,6 +11,8 @@
 enum {
     TIER_BUDGET = STEP - TIER_BODY - ZFMT_TIER_MARGIN,
     TIER_SURE = TIER_BUDGET * 2 / 3, /* so many escapes never cost more than the budget */
+    MANY =
+        MODEL_ACCEPT + 16, /* a block with more escapes is likely followed by such, until one accepted by its count */
     TOP7_BUDGET = STEP - TOP7_BODY - ZFMT_TIER_MARGIN
 };
 
@@ -32,6 +34,10 @@ static const uint8_t g_plane3[2][64] __attribute__((aligned(64))) = {
     {2,   10,  18, 26, 34, 42, 50,  58,  6,   14,  22,  30,  38, 46, 54, 62, 66,  74,  82,  90, 98, 106,
      114, 122, 70, 78, 86, 94, 102, 110, 118, 126, 2,   10,  18, 26, 34, 42, 50,  58,  6,   14, 22, 30,
      38,  46,  54, 62, 66, 74, 82,  90,  98,  106, 114, 122, 70, 78, 86, 94, 102, 110, 118, 126}};
+
+/* The low bytes of eight qwords, and the bytes above. */
+static const uint8_t g_sums[64]
+    __attribute__((aligned(64))) = {0, 8, 16, 24, 32, 40, 48, 56, 1, 9, 17, 25, 33, 41, 49, 57};
 
 INLINE unsigned count(__mmask64 m) {
     return (unsigned)__builtin_popcountll(_cvtmask64_u64(m));
@@ -55,16 +61,17 @@ INLINE v64 split(const uint8_t *src, unsigned i, uint8_t *plane, bool stream) {
 /* Step 2 of the rule: the guess in every byte. */
 INLINE v64 guess(v64 r0, v64 r2, v64 r4, v64 r6) {
     const v64 max = _mm512_max_epu8(_mm512_max_epu8(r0, r2), _mm512_max_epu8(r4, r6));
-    const v64 least = _mm512_subs_epu8(max, set1(MODEL_FLOOR)), none = _mm512_setzero_si512();
+    const v64 least = _mm512_subs_epu8(max, set1(MODEL_FLOOR)), none = _mm512_setzero_si512(), one = set1(1);
     /* max(e, least) - least is at most MODEL_FLOOR, so four of them fit a byte. */
     const v64 over = _mm512_add_epi8(_mm512_add_epi8(_mm512_subs_epu8(r0, least), _mm512_subs_epu8(r2, least)),
                                      _mm512_add_epi8(_mm512_subs_epu8(r4, least), _mm512_subs_epu8(r6, least)));
     const v64 sum = _mm512_add_epi64(_mm512_slli_epi64(_mm512_sad_epu8(least, none), 2), _mm512_sad_epu8(over, none));
-    const __m256i y = _mm256_add_epi64(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
-    __m128i x = _mm_add_epi64(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
-    x = _mm_add_epi64(x, _mm_unpackhi_epi64(x, x));
-    x = _mm_srli_epi64(_mm_add_epi64(x, _mm_cvtsi32_si128(MODEL_BIAS)), 8);
-    return _mm512_broadcastb_epi8(_mm_packus_epi16(x, x)); /* which is min(255, x) */
+    /* The eight sums fit 16 bits: their low bytes and their high bytes are added up apart. */
+    __m128i x = _mm512_castsi512_si128(_mm512_permutexvar_epi8(load(g_sums), sum));
+    x = _mm_add_epi64(_mm_sad_epu8(x, _mm_setzero_si128()), _mm_cvtsi32_si128(MODEL_BIAS));
+    /* Byte 1 carries into byte 8; as the sum of both is at most 255 or means 255, this is the rule's division. */
+    x = _mm_adds_epu8(x, _mm_bsrli_si128(x, 7));
+    return _mm512_permutexvar_epi8(one, _mm512_castsi128_si512(x));
 }
 
 INLINE unsigned first_byte(v64 v) {
@@ -79,13 +86,17 @@ INLINE v64 transpose(v64 v) {
                                          _mm512_shuffle_epi8(v, back), 0);
 }
 
-/* The bytes of v in mask to out; returns their count. The upper half of a store is for more than `half` of them: 32, or
- * 0 where so many are common that the branch would be hard to foresee. */
-INLINE unsigned compact_row(uint8_t *out, v64 v, __mmask64 mask, unsigned half) {
+/* The bytes of v in mask to out; returns their count. Where mostly more than 32 are to be had (many), the store is a
+ * whole one; else its upper half is left to a branch, as most stores cross a line. */
+INLINE unsigned compact_row(uint8_t *out, v64 v, __mmask64 mask, bool many) {
     const unsigned n = count(mask);
     const v64 packed = _mm512_mask_compress_epi8(v, mask, v); /* zeroing would wait for the register's last value */
+    if (many) {
+        _mm512_storeu_si512(out, packed);
+        return n;
+    }
     _mm256_storeu_si256((__m256i *)(void *)out, _mm512_castsi512_si256(packed));
-    if (RARE(n > half))
+    if (RARE(n > 32))
         _mm256_storeu_si256((__m256i *)(void *)(out + 32), _mm512_extracti64x4_epi64(packed, 1));
     return n;
 }
@@ -103,23 +114,25 @@ INLINE void put_codes(v64 low, v64 high, uint8_t *plane0, uint8_t *plane1, bool 
 }
 
 /* Tier 1 of row i; packed gets its code. Returns the count of escapes. */
-INLINE unsigned code_row(v64 d, v64 code, unsigned i, v64 packed[2], uint8_t *escapes, unsigned half) {
+INLINE unsigned code_row(v64 d, v64 code, unsigned i, v64 packed[2], uint8_t *escapes, bool many) {
     packed[i / 4] = pack(packed[i / 4], code, i);
-    return compact_row(escapes, d, _mm512_cmpeq_epi8_mask(code, set1(3)), half);
+    return compact_row(escapes, d, _mm512_cmpeq_epi8_mask(code, set1(3)), many);
 }
 
 /* ---- tier, the rule's steps for blocks that are not as most ---- */
 
-/* Step 1. */
+/* Step 1. Without a branch for each row: the rows mostly are the same, all of them. */
 static __attribute__((noinline)) bool all_same(const uint8_t *src) {
     uint16_t value;
     memcpy(&value, src, 2);
     const v64 v = _mm512_set1_epi16((short)value);
-    for (unsigned i = 0; i < STEP; i += 64) {
-        if (_mm512_cmpneq_epi16_mask(v, load(src + i)))
-            return false;
+    v64 odd[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    for (unsigned i = 0; i < STEP; i += 128) {
+        odd[0] = _mm512_ternarylogic_epi64(odd[0], v, load(src + i), 0xf6); /* a | b ^ c */
+        odd[1] = _mm512_ternarylogic_epi64(odd[1], v, load(src + i + 64), 0xf6);
     }
-    return true;
+    const v64 any = _mm512_or_si512(odd[0], odd[1]);
+    return _mm512_test_epi64_mask(any, any) == 0;
 }
 
 /* The first value. */
@@ -202,7 +215,7 @@ static __attribute__((noinline)) unsigned code_block(const uint8_t *src, struct 
     {                                                                                                                  \
         const v64 e = split(src, i, body + 2 * ZFMT_PLANE, stream);                                                    \
         const v64 d = _mm512_sub_epi8(top, zero ? swap(e, top) : e);                                                   \
-        n += code_row(d, _mm512_min_epu8(d, three), i, packed, escapes + n, 0);                                        \
+        n += code_row(d, _mm512_min_epu8(d, three), i, packed, escapes + n, true);                                     \
     }
     EACH8(ROW)
 #undef ROW
@@ -210,14 +223,17 @@ static __attribute__((noinline)) unsigned code_block(const uint8_t *src, struct 
     return n;
 }
 
-/* Whether all e > 0. */
-INLINE bool no_zeros_in(const uint8_t *src) {
-    v64 least = set1(255);
-    for (unsigned i = 0; i < STEP; i += 64) {
-        const v64 v = load(src + i);
-        least = _mm512_min_epu16(least, _mm512_add_epi16(v, v));
+/* The count of escapes of tier 3; no_zeros: all e > 0. */
+INLINE unsigned far_of(const uint8_t *src, unsigned base, bool *no_zeros) {
+    const v64 top = set1(base + 2);
+    v64 least = set1(255), far = _mm512_setzero_si512();
+    for (unsigned i = 0; i < 8; i++) {
+        const v64 e = exponents(src, i);
+        least = _mm512_min_epu8(least, e);
+        far = _mm512_mask_add_epi8(far, _mm512_cmpge_epu8_mask(_mm512_sub_epi8(top, e), set1(9)), far, set1(1));
     }
-    return _mm512_cmplt_epu16_mask(least, _mm512_set1_epi16(256)) == 0;
+    *no_zeros = _mm512_testn_epi8_mask(least, least) == 0;
+    return (unsigned)_mm512_reduce_add_epi64(_mm512_sad_epu8(far, _mm512_setzero_si512()));
 }
 
 /* A block that is not as most; its tier 1 is coded with the guess and has n escapes. Returns the escapes that stay. */
@@ -228,7 +244,10 @@ static __attribute__((noinline)) unsigned settle(const uint8_t *src, unsigned n,
             put_same(src, head, body);
         return 0;
     }
-    if (n <= TIER_SURE && no_zeros_in(src))
+    /* Mostly tier 3 alone says that the guess pays. */
+    bool no_zeros;
+    const unsigned n3 = far_of(src, head->base, &no_zeros);
+    if (no_zeros && (n <= TIER_SURE || model_price(n, n, n3) <= 4 * TIER_BUDGET))
         return n;
     v64 e[8];
     for (unsigned i = 0; i < 8; i++)
@@ -259,13 +278,32 @@ static __attribute__((noinline)) bool still_raw(const uint8_t *src, uint8_t *bod
     return true;
 }
 
+/* Per column the bits that all exponents have in common. */
+INLINE v64 common(const v64 e[8]) {
+    v64 v = _mm512_ternarylogic_epi64(e[0], e[1], e[2], 0x80); /* a & b & c */
+    v = _mm512_ternarylogic_epi64(v, e[3], e[4], 0x80);
+    v = _mm512_ternarylogic_epi64(v, e[5], e[6], 0x80);
+    return _mm512_and_si512(v, e[7]);
+}
+
+INLINE v64 least_of(const v64 e[8]) {
+    const v64 a = _mm512_min_epu8(_mm512_min_epu8(e[0], e[1]), _mm512_min_epu8(e[2], e[3]));
+    return _mm512_min_epu8(a, _mm512_min_epu8(_mm512_min_epu8(e[4], e[5]), _mm512_min_epu8(e[6], e[7])));
+}
+
+INLINE bool any_zero(v64 v) {
+    return _mm512_testn_epi8_mask(v, v) != 0;
+}
+
 /* A block's codes while the next block is split; e and top change from this block's to the next's. Returns the count of
- * escapes. no_zeros tells whether all e > 0. */
+ * escapes. no_zeros tells whether all e > 0; without exact, which is half the price, it may be false though they are.
+ */
 INLINE unsigned code_and_split(const uint8_t *next, uint8_t *plane, v64 e[8], v64 *top, uint8_t *body, uint8_t *escapes,
-                               bool stream, unsigned half, bool *no_zeros) {
+                               bool stream, bool many, bool exact, bool *no_zeros) {
     const v64 base = *top, three = set1(3);
-    v64 even[4], packed[2], least = set1(255);
+    v64 even[4], packed[2];
     unsigned n = 0;
+    *no_zeros = !any_zero(exact ? least_of(e) : common(e));
     even[0] = split(next, 0, plane, stream);
     even[1] = split(next, 2, plane, stream);
     even[2] = split(next, 4, plane, stream);
@@ -274,66 +312,93 @@ INLINE unsigned code_and_split(const uint8_t *next, uint8_t *plane, v64 e[8], v6
 #define ROW(i)                                                                                                         \
     {                                                                                                                  \
         const v64 d = _mm512_sub_epi8(base, e[i]);                                                                     \
-        least = _mm512_min_epu8(least, e[i]);                                                                          \
-        n += code_row(d, _mm512_min_epu8(d, three), i, packed, escapes + n, half);                                     \
+        n += code_row(d, _mm512_min_epu8(d, three), i, packed, escapes + n, many);                                     \
         e[i] = (i) % 2 ? split(next, i, plane, stream) : even[(i) / 2];                                                \
     }
     EACH8(ROW)
 #undef ROW
-    *no_zeros = _mm512_testn_epi8_mask(least, least) == 0;
     put_codes(packed[0], packed[1], body, body + ZFMT_PLANE, stream);
     return n;
 }
 
+/* Where an encoder is, and what the last block was. */
+struct run {
+    const uint8_t *src;
+    uint8_t *body;
+    unsigned b, n; /* blocks and escapes so far */
+    bool same, raw, many;
+};
+
+/* Blocks in tier, up to one that is not, or whose count of escapes is for the other value of many. */
+INLINE void run_tier(struct run *r, unsigned blocks, struct zfmt_block *heads, uint8_t *escapes, bool stream,
+                     bool many) {
+    _Alignas(64) uint8_t unused[ZFMT_BLOCK];
+    const uint8_t *src = r->src;
+    uint8_t *body = r->body;
+    unsigned b = r->b, n = r->n;
+    bool go = true;
+    r->same = r->raw = false;
+    v64 e[8], top;
+#define ROW(i) e[i] = split(src, i, body + 2 * ZFMT_PLANE, stream);
+    EACH8(ROW)
+#undef ROW
+    top = guess(e[0], e[2], e[4], e[6]);
+    const bool exact = any_zero(common(e)); /* likely in the other blocks too */
+    for (; go && b < blocks; b++, src += STEP) {
+        const bool more = b + 1 < blocks;
+        const uint8_t *const next = more ? src + STEP : src;
+        uint8_t *const plane = more ? body + TIER_BODY + 2 * ZFMT_PLANE : unused;
+        struct zfmt_block *const head = &heads[b];
+        *head = (struct zfmt_block){ZFMT_TIER, (uint8_t)first_byte(top)};
+        bool no_zeros = false;
+        unsigned met = code_and_split(next, plane, e, &top, body, escapes + n, stream, many, exact, &no_zeros);
+        const unsigned sure = no_zeros ? TIER_SURE : MODEL_ACCEPT;
+        /* Also where there are none: then all values can be the same. */
+        if (RARE(met - 1 >= (many ? sure : no_zeros ? MANY : MODEL_ACCEPT))) {
+            go = r->many = met >= MANY;
+            if (met - 1 >= sure) {
+                met = settle(src, met, head, body, escapes + n, stream);
+                go = head->mode == ZFMT_TIER || head->mode == ZFMT_TIER_ZERO;
+                r->same = head->mode == ZFMT_ZERO || head->mode == ZFMT_CONST;
+                r->raw = head->mode == ZFMT_RAW;
+            }
+            go = go && r->many == many;
+            body += layout_body(KIND_BF16, head->mode);
+        } else {
+            if (many && met <= MODEL_ACCEPT)
+                go = r->many = false;
+            body += TIER_BODY;
+        }
+        n += met;
+    }
+    r->src = src;
+    r->body = body;
+    r->b = b;
+    r->n = n;
+}
+
 INLINE size_t tier_encode(const uint8_t *src, unsigned blocks, struct zfmt_block *heads, uint8_t *body,
                           uint8_t *escapes, unsigned *n1, bool stream) {
-    _Alignas(64) uint8_t unused[ZFMT_BLOCK];
-    uint8_t *const first = body;
-    unsigned n = 0, b = 0;
-    unsigned half = 32;
-    bool same = false, raw = false;
-    while (b < blocks) {
-        if (same && all_same(src)) { /* runs of them are common */
-            struct zfmt_block head;
-            put_same(src, &head, body);
-            heads[b++] = head;
-            src += STEP;
-            body += layout_body(KIND_BF16, head.mode);
+    struct run r = {.src = src, .body = body};
+    while (r.b < blocks) {
+        struct zfmt_block *const head = &heads[r.b];
+        if (r.same && all_same(r.src)) { /* runs of them are common */
+            put_same(r.src, head, r.body);
+        } else if (r.raw && still_raw(r.src, r.body, stream)) {
+            *head = (struct zfmt_block){ZFMT_RAW, 0};
+        } else {
+            if (r.many)
+                run_tier(&r, blocks, heads, escapes, stream, true);
+            else
+                run_tier(&r, blocks, heads, escapes, stream, false);
             continue;
         }
-        if (raw && still_raw(src, body, stream)) {
-            heads[b++] = (struct zfmt_block){ZFMT_RAW, 0};
-            src += STEP;
-            body += STEP;
-            continue;
-        }
-        v64 e[8], top;
-#define ROW(i) e[i] = split(src, i, body + 2 * ZFMT_PLANE, stream);
-        EACH8(ROW)
-#undef ROW
-        top = guess(e[0], e[2], e[4], e[6]);
-        for (bool usual = true; usual && b < blocks; b++, src += STEP) {
-            const bool more = b + 1 < blocks;
-            const uint8_t *const next = more ? src + STEP : src;
-            uint8_t *const plane = more ? body + TIER_BODY + 2 * ZFMT_PLANE : unused;
-            struct zfmt_block head = {ZFMT_TIER, (uint8_t)first_byte(top)};
-            bool no_zeros = false;
-            unsigned met = code_and_split(next, plane, e, &top, body, escapes + n, stream, half, &no_zeros);
-            half = met > MODEL_ACCEPT + 32 ? 0 : 32; /* the next block is likely alike */
-            if (RARE(met - 1 >= (no_zeros ? TIER_SURE : MODEL_ACCEPT))) {
-                /* Also where there are none: then all values can be the same. */
-                met = settle(src, met, &head, body, escapes + n, stream);
-                usual = head.mode == ZFMT_TIER || head.mode == ZFMT_TIER_ZERO;
-                same = head.mode == ZFMT_ZERO || head.mode == ZFMT_CONST;
-                raw = head.mode == ZFMT_RAW;
-            }
-            body += usual ? TIER_BODY : layout_body(KIND_BF16, head.mode);
-            heads[b] = head;
-            n += met;
-        }
+        r.b++;
+        r.src += STEP;
+        r.body += layout_body(KIND_BF16, head->mode);
     }
-    *n1 = n;
-    return (size_t)(body - first);
+    *n1 = r.n;
+    return (size_t)(r.body - body);
 }
 
 size_t avx512_bf16_tier_encode(const uint8_t *src, unsigned blocks, struct zfmt_block *heads, uint8_t *body,
@@ -347,18 +412,20 @@ size_t avx512_bf16_tier_encode(const uint8_t *src, unsigned blocks, struct zfmt_
 
 /* ---- top7 ---- */
 
-/* The codes of eight rows, packed in pairs, as planes. */
-INLINE void put_codes3(v64 t[4], uint8_t *planes, bool stream) {
+/* The codes of eight rows, packed in pairs, as planes; they are turned by 1, or with zero by 2, modulo 8, which is
+ * cheaper on planes. */
+INLINE void put_codes3(v64 t[4], bool zero, uint8_t *planes, bool stream) {
     for (unsigned i = 0; i < 4; i++)
         t[i] = transpose(t[i]);
     const v64 i01 = load(g_plane3[0]), i2 = load(g_plane3[1]);
     const v64 a = _mm512_permutex2var_epi8(t[0], i01, t[1]), b = _mm512_permutex2var_epi8(t[2], i01, t[3]);
-    const v64 p0 = _mm512_shuffle_i64x2(a, b, 0x44), p1 = _mm512_shuffle_i64x2(a, b, 0xee);
-    const v64 p2 = _mm512_mask_blend_epi64(0xf0, _mm512_permutex2var_epi8(t[0], i2, t[1]),
+    const v64 c0 = _mm512_shuffle_i64x2(a, b, 0x44), c1 = _mm512_shuffle_i64x2(a, b, 0xee), ones = set1(0xff);
+    const v64 c2 = _mm512_mask_blend_epi64(0xf0, _mm512_permutex2var_epi8(t[0], i2, t[1]),
                                            _mm512_permutex2var_epi8(t[2], i2, t[3]));
-    put(planes, p0, stream);
-    put(planes + ZFMT_PLANE, p1, stream);
-    put(planes + 2 * ZFMT_PLANE, p2, stream);
+    put(planes, zero ? c0 : _mm512_xor_si512(c0, ones), stream);
+    put(planes + ZFMT_PLANE, _mm512_xor_si512(c1, zero ? ones : c0), stream);
+    /* a ^ (b & c) */
+    put(planes + 2 * ZFMT_PLANE, _mm512_ternarylogic_epi64(c2, c1, zero ? ones : c0, 0x78), stream);
 }
 
 /* A block of zeros, where the window has them: code 1 and remainder 0 everywhere. False, with nothing done, where it is
@@ -379,7 +446,6 @@ INLINE size_t top7_encode(const uint8_t *src, unsigned blocks, struct zfmt_block
      * turned by 2, and an exponent of 0, which is an escape by its d as base >= 6, goes one further (base + 1, which
      * changes places with zero, is always an escape). */
     const v64 low = set1(base), one = set1(1), escape = set1(7u - zero);
-    const v64 turn = set1(zero ? 0x22 : 0x11), codes = set1(0x77);
     uint8_t *const first = body;
     unsigned n = 0;
     bool zeros = false;
@@ -397,15 +463,12 @@ INLINE size_t top7_encode(const uint8_t *src, unsigned blocks, struct zfmt_block
         v64 c = _mm512_min_epu8(_mm512_sub_epi8(low, e), escape);                                                      \
         if (zero)                                                                                                      \
             c = _mm512_add_epi8(c, _mm512_subs_epu8(one, e));                                                          \
-        met += compact_row(escapes + n + met, e, _mm512_cmpeq_epi8_mask(c, escape), 32);                               \
-        pairs[(i) / 2] =                                                                                               \
-            (i) % 2 ? _mm512_and_si512(                                                                                \
-                          _mm512_add_epi8(_mm512_or_si512(pairs[(i) / 2], _mm512_slli_epi16(c, 4)), turn), codes)      \
-                    : c;                                                                                               \
+        met += compact_row(escapes + n + met, e, _mm512_cmpeq_epi8_mask(c, escape), false);                            \
+        pairs[(i) / 2] = (i) % 2 ? _mm512_or_si512(pairs[(i) / 2], _mm512_slli_epi16(c, 4)) : c;                       \
     }
         EACH8(ROW)
 #undef ROW
-        put_codes3(pairs, body, stream);
+        put_codes3(pairs, zero, body, stream);
         if (RARE(met > TOP7_BUDGET)) {
             heads[b] = (struct zfmt_block){ZFMT_RAW, 0};
             copy_block(body, src, stream);
@@ -445,7 +508,7 @@ INLINE unsigned compact_pass(const uint8_t *in, unsigned n, uint8_t *plane0, uin
 #define ROW(k)                                                                                                         \
     {                                                                                                                  \
         const v64 d = load(in + i + 64 * (k)), s = _mm512_subs_epu8(_mm512_add_epi8(d, step), below);                  \
-        met += code_row(d, _mm512_min_epu8(s, three), k, packed, out + met, 32);                                       \
+        met += code_row(d, _mm512_min_epu8(s, three), k, packed, out + met, false);                                    \
     }
         EACH8(ROW)
 #undef ROW
@@ -459,7 +522,7 @@ INLINE unsigned compact_pass(const uint8_t *in, unsigned n, uint8_t *plane0, uin
         const uint64_t p1 = _mm512_mask_test_epi8_mask(valid, c, set1(2));
         memcpy(plane0 + i / 8, &p0, 8);
         memcpy(plane1 + i / 8, &p1, 8);
-        met += compact_row(out + met, d, p0 & p1, 32);
+        met += compact_row(out + met, d, p0 & p1, false);
     }
     if (i / 8 < padded) {
         memset(plane0 + i / 8, 0, 8);

@@ -125,6 +125,15 @@ struct Barrier {
     Loc first;
 };
 
+/* Lanes of a warp that are on their way into one collective: the usual case, in which nobody has to be looked at. */
+struct Meeting {
+    Warp op;
+    uint32_t mask;
+    uint32_t arrived; /* lanes that wait in this collective */
+    uint32_t waiting; /* lanes that wait in any */
+    uint32_t away;    /* lanes that have ended or wait at a barrier */
+};
+
 struct SharedVar {
     void *p;
     uint64_t block;
@@ -136,6 +145,7 @@ struct Runtime {
     Array<SharedVar> vars;
     Array<unsigned char> cells;
     Barrier barriers[kBarriers];
+    Meeting meetings[kMaxThreads / kWarp];
     unsigned live;
     uint64_t block_serial, var_bytes, rng, switches;
     bool progress;
@@ -233,6 +243,7 @@ void leave() {
     __tsan_release(&rt.sync_done);
 #endif
     f.state = State::done;
+    rt.meetings[f.lane.warp].away |= 1u << f.lane.lane;
     rt.live--;
     rt.progress = true;
     for (unsigned id = 0; id < kBarriers; id++)
@@ -364,7 +375,8 @@ void compute(Warp op, uint32_t mask, Fiber *warp) {
     uint32_t ballot = 0;
     uint64_t acc = 0;
     bool first = true, all_equal = true;
-    for (unsigned l = 0; l < kWarp; l++) {
+    const bool alone = op == Warp::sync || op == Warp::shfl; /* nothing is combined */
+    for (unsigned l = 0; l < kWarp && !alone; l++) {
         if (!(mask >> l & 1))
             continue;
         uint64_t v = warp[l].value;
@@ -405,7 +417,7 @@ void compute(Warp op, uint32_t mask, Fiber *warp) {
             break;
         }
     }
-    for (unsigned l = 0; l < kWarp; l++) {
+    for (unsigned l = 0; l < kWarp && op != Warp::sync; l++) {
         if (!(mask >> l & 1))
             continue;
         Fiber &f = warp[l];
@@ -461,7 +473,17 @@ uint64_t collective(Warp op, uint32_t mask, uint64_t value, unsigned src, Loc lo
     f.src = src;
     f.loc = loc;
     f.state = State::in_warp;
-    for (unsigned l = 0; l < kWarp; l++) {
+    Meeting &m = rt.meetings[cur->warp];
+    const bool usual =
+        (mask & m.away) == 0 && m.waiting == m.arrived && (m.arrived == 0 || (m.op == op && m.mask == mask));
+    m.waiting |= 1u << cur->lane;
+    if (usual) {
+        m.op = op;
+        m.mask = mask;
+        m.arrived |= 1u << cur->lane;
+        have = m.arrived;
+    }
+    for (unsigned l = 0; l < kWarp && !usual; l++) {
         if (!(mask >> l & 1))
             continue;
         const Fiber &g = warp[l];
@@ -488,6 +510,8 @@ uint64_t collective(Warp op, uint32_t mask, uint64_t value, unsigned src, Loc lo
         for (unsigned l = 0; l < kWarp; l++)
             if (mask >> l & 1)
                 warp[l].state = State::ready;
+        m.arrived &= ~mask;
+        m.waiting &= ~mask;
         rt.progress = true;
     }
     to_main(false);
@@ -529,6 +553,7 @@ void release_barrier(unsigned id) {
     for (Fiber &f : rt.fibers)
         if (waits(f)) {
             f.state = State::ready;
+            rt.meetings[f.lane.warp].away &= ~(1u << f.lane.lane);
             f.result = f.red == Red::popc   ? b.popc
                        : f.red == Red::and_ ? b.popc == b.arrived
                                             : static_cast<unsigned>(b.popc != 0);
@@ -562,8 +587,10 @@ unsigned barrier(unsigned id, unsigned threads, Red red, bool pred, bool wait, b
     f.red = red;
     f.loc = loc;
     f.barrier = static_cast<uint8_t>(id);
-    if (wait)
+    if (wait) {
         f.state = State::in_barrier;
+        rt.meetings[f.lane.warp].away |= 1u << f.lane.lane;
+    }
 #ifdef SIMT_TSAN
     else
         __tsan_release(&rt.sync_barrier[id]);
@@ -686,6 +713,8 @@ void run_block(unsigned block) {
     rt.live = grid.threads;
     for (Barrier &b : rt.barriers)
         b = Barrier{};
+    for (Meeting &m : rt.meetings)
+        m = Meeting{};
     for (unsigned i = 0; i < grid.threads; i++) {
         prepare(rt.fibers[i], i);
         rt.order[i] = config.order == Order::reverse ? grid.threads - 1 - i : i;

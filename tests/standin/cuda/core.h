@@ -45,6 +45,16 @@ void standin_gate_hold(bool hold); /* the gate's lock */
 bool standin_run_begin(void);
 void standin_run_end(void);
 
+/* A call of libcuda begins: it is counted, may be told to fail, and finds devices. `waits`: its caller may wait in it.
+ */
+#define STANDIN_DRIVER_ENTER(call, waits)                                                                              \
+    int e;                                                                                                             \
+    STANDIN_ENTER_AS(e, call, waits);                                                                                  \
+    if (e == 0)                                                                                                        \
+        e = standin_init();                                                                                            \
+    if (e)                                                                                                             \
+    return (CUresult)e
+
 /* ---- memory (memory.c) ---- */
 struct standin_share { /* behind an allocation's bytes, seen by all that map it */
     atomic_uint freed;

@@ -9,13 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ENTER(call)                                                                                                    \
-    int e;                                                                                                             \
-    STANDIN_ENTER(e, call);                                                                                            \
-    if (e == 0)                                                                                                        \
-        e = standin_init();                                                                                            \
-    if (e)                                                                                                             \
-    return (CUresult)e
+#define ENTER(call) STANDIN_DRIVER_ENTER(call, false)
 
 STANDIN_EXPORT CUresult cuInit(unsigned flags) {
     ENTER("cuInit");
@@ -156,11 +150,8 @@ STANDIN_EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
 }
 
 STANDIN_EXPORT CUresult cuCtxSynchronize(void) {
-    int e;
-    STANDIN_ENTER_AS(e, "cuCtxSynchronize", true);
-    if (e == 0)
-        e = standin_init();
-    return (CUresult)(e ? e : standin_device_sync(standin_current_device()));
+    STANDIN_DRIVER_ENTER("cuCtxSynchronize", true);
+    return (CUresult)standin_device_sync(standin_current_device());
 }
 
 /* ---- pointers ---- */
@@ -270,11 +261,8 @@ STANDIN_EXPORT CUresult cuPointerGetAttributes(unsigned n, CUpointer_attribute *
 }
 
 STANDIN_EXPORT CUresult cuMemHostRegister(void *p, size_t bytes, unsigned flags) {
-    int e;
-    STANDIN_ENTER_AS(e, "cuMemHostRegister", true);
-    if (e == 0)
-        e = standin_init();
-    return (CUresult)(e ? e : standin_host_register(p, bytes, flags));
+    STANDIN_DRIVER_ENTER("cuMemHostRegister", true);
+    return (CUresult)standin_host_register(p, bytes, flags);
 }
 
 STANDIN_EXPORT CUresult cuMemHostUnregister(void *p) {

@@ -37,13 +37,7 @@ static struct allocation *g_allocations;
 static struct reserved *g_reserved;
 static struct mapping *g_mappings;
 
-#define BEGIN(call)                                                                                                    \
-    int e;                                                                                                             \
-    STANDIN_ENTER(e, call);                                                                                            \
-    if (e == 0)                                                                                                        \
-        e = standin_init();                                                                                            \
-    if (e)                                                                                                             \
-    return (CUresult)e
+#define BEGIN(call) STANDIN_DRIVER_ENTER(call, false)
 
 static struct allocation *allocation_at(CUmemGenericAllocationHandle handle) {
     for (struct allocation *a = g_allocations; a; a = a->next)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver's calls for tests, found as the product finds them: through the runtime, so that nothing links libcuda.
+ * What tests of the stand-in share: the driver's calls, found as the product finds them (through the runtime, so that
+ * nothing links libcuda), a stream that is held back, an event between processes.
  */
 #ifndef ZIPCCL_TESTS_STANDIN_DRIVER_CALLS_H
 #define ZIPCCL_TESTS_STANDIN_DRIVER_CALLS_H
@@ -35,6 +36,23 @@ static inline struct stop stop_stream(cudaStream_t stream) {
 }
 static inline void stop_release(struct stop s) {
     __atomic_store_n(s.word, 1, __ATOMIC_RELEASE);
+}
+
+/* An event for the other process of a pair, and its side. */
+static inline cudaEvent_t event_give(int peer) {
+    cudaEvent_t e;
+    cudaIpcEventHandle_t handle;
+    OK(cudaEventCreateWithFlags(&e, cudaEventDisableTiming | cudaEventInterprocess));
+    OK(cudaIpcGetEventHandle(&handle, e));
+    peer_send(peer, &handle, sizeof(handle));
+    return e;
+}
+static inline cudaEvent_t event_take(int peer) {
+    cudaEvent_t e;
+    cudaIpcEventHandle_t handle;
+    peer_receive(peer, &handle, sizeof(handle));
+    OK(cudaIpcOpenEventHandle(&e, handle));
+    return e;
 }
 
 #endif

@@ -67,23 +67,6 @@ static void memory_importer(int peer) {
 
 /* ---- events ---- */
 
-static cudaEvent_t event_make(int peer) {
-    cudaEvent_t e;
-    cudaIpcEventHandle_t handle;
-    OK(cudaEventCreateWithFlags(&e, cudaEventDisableTiming | cudaEventInterprocess));
-    OK(cudaIpcGetEventHandle(&handle, e));
-    peer_send(peer, &handle, sizeof(handle));
-    return e;
-}
-
-static cudaEvent_t event_take(int peer) {
-    cudaEvent_t e;
-    cudaIpcEventHandle_t handle;
-    peer_receive(peer, &handle, sizeof(handle));
-    OK(cudaIpcOpenEventHandle(&e, handle));
-    return e;
-}
-
 /* As a client and the daemon: work, event, the other's work behind it, its event, own work behind that. */
 static void event_client(int peer) {
     cudaIpcMemHandle_t handle;
@@ -96,7 +79,7 @@ static void event_client(int peer) {
     OK(cudaDeviceSynchronize());
     OK(cudaIpcGetMemHandle(&handle, p));
     peer_send(peer, &handle, sizeof(handle));
-    mine = event_make(peer);
+    mine = event_give(peer);
     theirs = event_take(peer);
     for (unsigned round = 0; round < 3; round++) {
         const struct stop stop = stop_stream(s);
@@ -132,7 +115,7 @@ static void event_daemon(int peer) {
     OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
     peer_receive(peer, &handle, sizeof(handle));
     OK(cudaIpcOpenMemHandle((void **)&p, handle, cudaIpcMemLazyEnablePeerAccess));
-    cudaEvent_t theirs = event_take(peer), mine = event_make(peer);
+    cudaEvent_t theirs = event_take(peer), mine = event_give(peer);
     for (unsigned round = 0; round < 3; round++) {
         peer_meet(peer);
         OK(cudaStreamWaitEvent(s, theirs, 0));
@@ -164,7 +147,7 @@ static void victim(int peer) {
     OK(cudaDeviceSynchronize());
     OK(cudaIpcGetMemHandle(&handle, p));
     peer_send(peer, &handle, sizeof(handle));
-    cudaEvent_t e = event_make(peer);
+    cudaEvent_t e = event_give(peer);
     (void)stop_stream(s);
     OK(cudaEventRecord(e, s));
     peer_meet(peer);

@@ -87,18 +87,9 @@ static void launches_unknown(int peer) {
     (void)launch_missing(new_memory(), NULL);
 }
 
-static cudaEvent_t shared_event(int peer) {
-    cudaIpcEventHandle_t h;
-    cudaEvent_t e;
-    OK(cudaEventCreateWithFlags(&e, cudaEventDisableTiming | cudaEventInterprocess));
-    OK(cudaIpcGetEventHandle(&h, e));
-    peer_send(peer, &h, sizeof(h));
-    return e;
-}
-
 static void destroys_awaited(int peer) {
     cudaStream_t s = new_stream();
-    cudaEvent_t e = shared_event(peer);
+    cudaEvent_t e = event_give(peer);
     (void)stop_stream(s);
     OK(cudaEventRecord(e, s));
     peer_meet(peer);
@@ -107,11 +98,8 @@ static void destroys_awaited(int peer) {
 }
 
 static void awaits(int peer) {
-    cudaIpcEventHandle_t h;
-    cudaEvent_t e;
     char c;
-    peer_receive(peer, &h, sizeof(h));
-    OK(cudaIpcOpenEventHandle(&e, h));
+    cudaEvent_t e = event_take(peer);
     peer_meet(peer);
     OK(cudaStreamWaitEvent(new_stream(), e, 0));
     peer_meet(peer);
@@ -119,7 +107,7 @@ static void awaits(int peer) {
 }
 
 static void event_gone(int peer) {
-    cudaEvent_t e = shared_event(peer);
+    cudaEvent_t e = event_give(peer);
     char c;
     peer_receive(peer, &c, 1);
     OK(cudaEventDestroy(e));
@@ -136,10 +124,7 @@ static void opens_destroyed(int peer) {
 }
 
 static void uses_destroyed(int peer) {
-    cudaIpcEventHandle_t h;
-    cudaEvent_t e;
-    peer_receive(peer, &h, sizeof(h));
-    OK(cudaIpcOpenEventHandle(&e, h));
+    cudaEvent_t e = event_take(peer);
     peer_meet(peer);
     (void)cudaEventRecord(e, new_stream());
 }
