@@ -19,6 +19,7 @@ struct bench_case {
     zipcclCodec_t codec;
     enum codec_isa isa;
     const struct peer *peer; /* not NULL: this one instead */
+    bool gpu;                /* by bench_gpu_run */
     double ratio;
     bool exact;
     double encode_bps, decode_bps; /* medians */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * zipcclctl bench codec: the codec beside memcpy and beside others' codecs.
+ * zipcclctl bench codec: the codec beside memcpy and beside others' codecs, or on a GPU.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/ctl/bench_codec.h"
 #include "client/ctl/bench_data.h"
+#include "client/ctl/bench_gpu.h"
 #include "client/ctl/chunks.h"
 #include "client/ctl/ctl.h"
 #include "client/ctl/output.h"
@@ -29,8 +30,22 @@ struct plan {
     zipcclDataType_t dtype;
     struct table *table;
     json_t *results, *sizes_json;
-    bool exact;
+    bool exact, gpu;
+    char gpu_name[BENCH_CUDA_TEXT];
 };
+
+/* --device cuda: sizes of its own, no instruction set. */
+static enum ctl_exit read_device(const struct ctl_args *args, struct plan *p) {
+    const char *device = ctl_get(args, "device");
+    p->gpu = strcmp(device, "cuda") == 0;
+    if (!p->gpu && strcmp(device, "cpu") != 0)
+        return ctl_usage(args, "--device wants cpu or cuda, got \"%s\"", device);
+    if (p->gpu && ctl_has(args, "isa"))
+        return ctl_usage(args, "--isa is of --device cpu");
+    if (p->gpu && !ctl_has(args, "size"))
+        (void)units_parse_sizes("1MiB,16MiB,256MiB,1GiB,4GiB", p->sizes, MAX_SIZES, &p->nsizes);
+    return CTL_OK;
+}
 
 static enum ctl_exit read_options(const struct ctl_args *args, struct plan *p) {
     const char *codec = ctl_get(args, "codec"), *isa = ctl_get(args, "isa"), *dtype = ctl_get(args, "dtype");
@@ -54,7 +69,7 @@ static enum ctl_exit read_options(const struct ctl_args *args, struct plan *p) {
     p->dtype = zipcclBfloat16;
     if (dtype && !tensor_dtype_from_name(dtype, &p->dtype))
         return ctl_usage(args, "no dtype \"%s\"; for example bf16, fp16, fp32, e4m3, e5m2", dtype);
-    return CTL_OK;
+    return read_device(args, p);
 }
 
 static void add_cases(const struct plan *p, struct bench_codec *b) {
@@ -62,11 +77,13 @@ static void add_cases(const struct plan *p, struct bench_codec *b) {
     for (unsigned c = zipcclCodecRaw + 1; c < zipcclNumCodecs; c++) {
         if (!codec_supports((zipcclCodec_t)c, b->dtype) || (p->has_codec && p->codec != (zipcclCodec_t)c))
             continue;
-        for (int i = CODEC_NUM_ISAS - 1; i >= 0; i--) /* the fastest first */
+        if (p->gpu)
+            b->cases[b->ncases++] = (struct bench_case){.codec = (zipcclCodec_t)c, .gpu = true};
+        for (int i = p->gpu ? -1 : CODEC_NUM_ISAS - 1; i >= 0; i--) /* the fastest first */
             if (codec_isa_available((enum codec_isa)i) && (!p->has_isa || p->isa == (enum codec_isa)i))
                 b->cases[b->ncases++] = (struct bench_case){.codec = (zipcclCodec_t)c, .isa = (enum codec_isa)i};
     }
-    if (b->dtype != zipcclBfloat16 || ctl_has(p->args, "no-peers"))
+    if (p->gpu || b->dtype != zipcclBfloat16 || ctl_has(p->args, "no-peers"))
         return;
     for (const struct peer *peer = peers; peer->name; peer++)
         b->cases[b->ncases++] = (struct bench_case){.peer = peer};
@@ -81,7 +98,7 @@ static const char *case_codec(const struct bench_case *c) {
 }
 
 static const char *case_isa(const struct bench_case *c) {
-    return c->peer ? "own" : codec_isa_name(c->isa);
+    return c->peer ? "own" : c->gpu ? "cuda" : codec_isa_name(c->isa);
 }
 
 static void report(struct plan *p, const char *name, const struct bench_codec *b) {
@@ -89,7 +106,7 @@ static void report(struct plan *p, const char *name, const struct bench_codec *b
     char size[UNITS_TEXT];
     table_cell(p->table, "%s", name);
     table_cell(p->table, "%s", units_bytes(size, b->bytes));
-    table_cell(p->table, "memcpy");
+    table_cell(p->table, "%s", p->gpu ? "copy" : "memcpy");
     table_cell(p->table, "-");
     table_cell(p->table, "%s", dtype);
     table_cell(p->table, "1.000");
@@ -132,21 +149,27 @@ static void report(struct plan *p, const char *name, const struct bench_codec *b
 /* t NULL: Gaussian values. */
 static enum ctl_exit run_one(struct plan *p, const struct tensor *t, uint64_t size, double *memcpy_gbps) {
     struct bench_codec b = {.dtype = t ? t->dtype : p->dtype, .bytes = size, .min_seconds = p->min_seconds};
-    void *values = chunks_alloc(size);
+    const uint64_t made = p->gpu && size > BENCH_GPU_PERIOD ? BENCH_GPU_PERIOD : size;
+    void *values = chunks_alloc(made);
+    char why[BENCH_CUDA_TEXT] = "a codec failed";
     b.count = size / dtype_get(b.dtype)->bytes;
     if (!values)
         return ctl_fail(p->args, CTL_FAILED, "out of memory");
     if (t)
-        bench_repeat(values, size, t, 0);
+        bench_repeat(values, made, t, 0);
     else
-        bench_gauss(values, size, b.dtype, 1);
+        bench_gauss(values, made, b.dtype, 1);
     b.values = values;
     add_cases(p, &b);
-    zipcclResult_t rc = bench_codec_run(&b, show_share);
+    zipcclResult_t rc = zipcclSuccess;
+    if (p->gpu)
+        rc = bench_gpu_run(&b, why) ? zipcclSuccess : zipcclUnhandledDeviceError;
+    else
+        rc = bench_codec_run(&b, show_share);
     progress_clear();
     free(values);
     if (rc != zipcclSuccess)
-        return ctl_fail(p->args, CTL_FAILED, "%s", rc == zipcclOutOfMemory ? "out of memory" : "a codec failed");
+        return ctl_fail(p->args, CTL_FAILED, "%s", rc == zipcclOutOfMemory ? "out of memory" : why);
     *memcpy_gbps = b.memcpy_bps / 1e9;
     report(p, t ? t->name : "gauss", &b);
     return CTL_OK;
@@ -162,6 +185,8 @@ enum ctl_exit ctl_bench_codec(const struct ctl_args *args) {
     enum ctl_exit rc = read_options(args, &p);
     if (rc != CTL_OK)
         return rc;
+    if (p.gpu && !bench_gpu_open(p.gpu_name))
+        return ctl_fail(args, CTL_FAILED, "%s", p.gpu_name);
     p.table = table_new("lrlllrrrrrl");
     p.results = json_array();
     p.sizes_json = json_array();
@@ -182,10 +207,14 @@ enum ctl_exit ctl_bench_codec(const struct ctl_args *args) {
     if (rc != CTL_OK)
         goto out;
     if (ctl_has(args, "json"))
-        rc = output_json(json_pack("{s:s, s:f, s:O, s:O}", "schema", "zipccl.bench.codec/1", "memcpy_gbps", memcpy_gbps,
-                                   "results", p.results, "sizes", p.sizes_json));
-    else
+        rc = output_json(json_pack("{s:s, s:f, s:o, s:O, s:O}", "schema", "zipccl.bench.codec/1", "memcpy_gbps",
+                                   memcpy_gbps, "device", output_text(p.gpu ? p.gpu_name : "cpu"), "results", p.results,
+                                   "sizes", p.sizes_json));
+    else {
+        if (p.gpu)
+            (void)printf("%s\n", p.gpu_name);
         table_print(p.table, stdout, 0);
+    }
     if (rc == CTL_OK && !p.exact)
         rc = ctl_fail(args, CTL_FAILED, "decoded bits differ");
 out:

@@ -73,7 +73,8 @@ static const struct ctl_option analyze_options[] = {
 };
 
 static const struct ctl_option bench_codec_options[] = {
-    {"size", "SIZE[,SIZE]", "1MiB,64MiB", "bytes of values", false},
+    {"size", "SIZE[,SIZE]", "1MiB,64MiB", "bytes of values; with --device cuda 1 MiB to 4 GiB", false},
+    {"device", "DEVICE", "cpu", "cpu, or cuda: the first GPU", false},
     {"codec", "CODEC", NULL, "tier or top7 alone", false},
     {"isa", "ISA", NULL, "scalar, avx2 or avx512 alone", false},
     {"dtype", "TYPE", NULL, "type of raw files, and of the Gaussian values made without files", false},
@@ -206,7 +207,9 @@ const struct ctl_command ctl_commands[] = {
      "after the other; medians, and in JSON also the best. The bits are compared in the first and the last round.\n"
      "Without files the values are Gaussian, sigma 0.02. Over 4 MiB values go chunk by chunk, each chunk to a place\n"
      "of its own. Peers (BF16 alone) code the exponents, 128 Ki values at a time, and copy sign and mantissa; the\n"
-     "time to take values apart and put them together is theirs.",
+     "time to take values apart and put them together is theirs.\n"
+     "--device cuda: by events on the GPU, after rounds that do not count, beside a copy on the same GPU; the first\n"
+     "64 MiB of values are repeated to size. Without a GPU, or in a build without CUDA, it says so and exits with 1.",
      bench_codec_options, ctl_bench_codec},
     {"bench collective", NULL, false, "A collective between daemons of its own on this machine, raw against zipped.",
      "Starts daemons in a temporary directory, forks the ranks, and runs one operation raw and one zipped in turn, "

@@ -372,10 +372,11 @@ zipcclResult_t zipcclStreamFromCuda(zipcclStream_t *stream, struct CUstream_st *
     r = region_new((size_t)CUDA_POINTS * WIRE_WORD_BYTES, &words);
     (void)pthread_mutex_lock(&client_lock);
     t->words = words;
-    if (r == zipcclSuccess && !(t->api = cuda_api_load(&why)))
-        r = fail_thread(zipcclInvalidUsage, "zipcclStreamFromCuda: %s", why);
-    if (r == zipcclSuccess)
+    t->api = r == zipcclSuccess ? cuda_api_load(&why) : NULL;
+    if (t->api)
         r = set_up(t);
+    else if (r == zipcclSuccess)
+        r = fail_thread(zipcclInvalidUsage, "zipcclStreamFromCuda: %s", why);
     if (r == zipcclSuccess)
         r = session_get(&s);
     if (r == zipcclSuccess)

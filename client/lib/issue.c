@@ -62,7 +62,7 @@ static zipcclResult_t settle(const struct ready *w, const void *p, size_t bytes,
     if (r == zipcclSuccess && !place->region) {
         r = stage(w, bytes, &place->region);
         place->offset = 0;
-        place->staged = r == zipcclSuccess;
+        place->staged = place->region;
     }
     if (r == zipcclSuccess && place->staged)
         *staging = place->region;

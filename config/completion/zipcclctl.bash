@@ -36,7 +36,7 @@ _zipcclctl() {
     'drain node') options='--socket --timeout --cancel --json --help' ;;
     'drain job') options='--socket --timeout --cancel --json --help' ;;
     'analyze') options='--dtype --link-gbps --json --help' ;;
-    'bench codec') options='--size --codec --isa --dtype --min-time --no-peers --json --help' ;;
+    'bench codec') options='--size --device --codec --isa --dtype --min-time --no-peers --json --help' ;;
     'bench collective') options='--op --nodes --ranks-per-node --size --link-rate --dtype --file --codec --redop --arm --rows --phases --imbalance --peer --switcher --iters --warmup --set --timeout --json --help' ;;
     'simulate') options='--op --nodes --ranks-per-node --size --dtype --arm --codec --root --link-gbps --intra-gbps --reduce-gbps --codec-gbps --encode-gbps --decode-gbps --ratio --workers --latency-us --overhead-us --gap-us --step-us --chunk --window --phases --imbalance --late --plot --json --help' ;;
     esac

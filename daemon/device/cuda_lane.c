@@ -179,7 +179,9 @@ static void fill(struct cuda_lane *lane) {
         pthread_mutex_unlock(&d->lock);
         e = launch(lane, slot, job);
         if (e != cudaSuccess) {
+            /* Nothing will tell when what was enqueued has ended, and until then it uses the job's memory. */
             (void)cudaGetLastError();
+            (void)cudaStreamSynchronize(lane->stream);
             fail_job(lane, job, e, "recording an event");
             continue;
         }

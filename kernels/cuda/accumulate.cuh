@@ -51,8 +51,9 @@ GPU_FN void decode_add(const Work &work, const zipccl_cuda_segment *table, zipcc
                 ok = take_input_apart<DTYPE, CODEC>(table, inputs, k, big, sh);
             else
                 ok = take_input<DTYPE, CODEC>(table, inputs, k, big, sh);
-            GPU_ROLL /* one block at a time: two would not fit the registers */
-                for (uint32_t r = 0; r < kRounds; r++) {
+            /* One block at a time: two would not fit the registers. */
+            GPU_ROLL
+            for (uint32_t r = 0; r < kRounds; r++) {
                 const uint32_t block = warp + r * kWarps;
                 if (!ok || block >= sh.tile.blocks)
                     continue;

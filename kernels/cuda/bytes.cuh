@@ -65,13 +65,20 @@ GPU_FN uint32_t swap_bytes(uint32_t a, uint32_t b) {
 GPU_FN uint32_t count_marks(const uint32_t m[4]) {
     return static_cast<uint32_t>(__popc((m[0] >> 7) | (m[1] >> 6) | (m[2] >> 5) | (m[3] >> 4)));
 }
-/* Bit `shift` of each byte, as 16 bits in value order: the product moves bit 8i to bit 28 + i. */
+/* Bit `shift` of each byte of two words, as 8 bits in the top byte: the product moves bit 8i to bit 24 + i. */
+GPU_FN uint32_t gather_two(uint32_t a, uint32_t b, uint32_t shift) {
+    return ((a & kOnes << shift) | ((b & kOnes << shift) << 4)) * (0x01020408u >> shift);
+}
+/* Bit `shift`, at most 3, of each byte of four words, as 16 bits in value order. What lies above them is junk. */
 GPU_FN uint32_t gather(const uint32_t a[4], uint32_t shift) {
-    uint32_t r = 0;
-    GPU_UNROLL
-    for (int i = 3; i >= 0; i--)
-        r = __funnelshift_l(((a[i] >> shift) & kOnes) * 0x10204080u, r, 4);
-    return r;
+    return __byte_perm(gather_two(a[0], a[1], shift), gather_two(a[2], a[3], shift), 0x4473);
+}
+/* Bits 0 and 1 of 16 bytes that have no others, as two such planes. */
+GPU_FN void gather_codes(const uint32_t c[4], uint32_t *plane0, uint32_t *plane1) {
+    const uint32_t all = c[0] + c[1] * 16 + c[2] * 4 + c[3] * 64;
+    constexpr uint32_t low = 0x11111111u, to = 0x01020408u;
+    *plane0 = __byte_perm((all & low) * to, (all & low << 2) * (to >> 2), 0x4473);
+    *plane1 = __byte_perm((all & low << 1) * (to >> 1), (all & low << 3) * (to >> 3), 0x4473);
 }
 /* The inverse, for word i: bits 4i to 4i + 3 become the lowest bits of four bytes. */
 GPU_FN uint32_t spread(uint32_t bits, uint32_t i) {
@@ -102,10 +109,10 @@ template <int DTYPE> struct Values {
         } else if constexpr (K::bytes == 2) {
             GPU_UNROLL
             for (int i = 0; i < 4; i++) {
-                const uint32_t x = w[2 * i], y = w[2 * i + 1], m = 0x00010001u;
-                const uint32_t rx = ((x << 1) & ~m) | ((x >> 15) & m), ry = ((y << 1) & ~m) | ((y >> 15) & m);
-                b[0][i] = __byte_perm(rx, ry, 0x6420);
-                high[i] = __byte_perm(rx, ry, 0x7531);
+                const uint32_t x = 2 * w[2 * i], y = 2 * w[2 * i + 1];
+                const uint32_t sign = __byte_perm(w[2 * i], w[2 * i + 1], 0x7531);
+                b[0][i] = (__byte_perm(x, y, 0x6420) & ~kOnes) | ((sign >> 7) & kOnes);
+                high[i] = __byte_perm(x, y, 0x7531);
             }
         } else {
             GPU_UNROLL

@@ -75,12 +75,11 @@ zipcclResult_t zipccl_cuda_encode(zipcclCodec_t codec, zipcclDataType_t dtype, c
         if (r != zipcclSuccess)
             return r;
     }
-    constexpr int small = 2048; /* bytes of static shared memory, at most */
-    if (dtype != zipcclFloat32)
-        return zip::start(c, row->encode, zip::kEncodeShared);
-    if (c.device.shared < static_cast<int>(zip::kEncodeSharedFp32) + small)
-        return zip::start(c, row->reread, zip::kEncodeShared);
-    return zip::start(c, row->encode, zip::kEncodeSharedFp32);
+    constexpr uint32_t small = 2048; /* bytes of static shared memory, at most */
+    const uint32_t shared = zip::encode_shared(codec, dtype, true);
+    if (row->reread && static_cast<uint32_t>(c.device.shared) < shared + small)
+        return zip::start(c, row->reread, zip::encode_shared(codec, dtype, false));
+    return zip::start(c, row->encode, shared);
 }
 
 zipcclResult_t zipccl_cuda_decode(zipcclCodec_t codec, zipcclDataType_t dtype, const zipccl_cuda_segment *table,

@@ -2,18 +2,18 @@
  *
  * Encode. A thread block of 16 warps takes a group; a warp takes 4 of its 64 blocks, 16 consecutive values a lane.
  *
- * Where a body goes depends on the modes of all blocks before it, yet values must be read once. So a group's values are
- * copied to shared memory, modes are chosen from there (kernels/model.h), one look-back over the groups of the segment
- * gives the offset, and the bodies are written from shared memory. Tiers 2 and 3 then run over the group's escapes in
- * the same memory, where the values have been, and a second look-back places the dynamic part.
+ * Where a body goes depends on the modes of all blocks before it, yet values are read and coded once. So a group's
+ * values are copied to shared memory; a block's mode is chosen from there (kernels/model.h) and the block is coded at
+ * once, in its place. One look-back over the groups of the segment then gives the offset, and the bodies are copied
+ * out. Now the escapes are moved together, and tiers 2 and 3 run over them in the same memory; a second look-back
+ * places the dynamic part.
  *
- * Shared memory has 64 places. While values are in use a place holds a block of them; later its first 512 bytes are
- * page A and the next 512 page B. A block leaves its escapes in its page B; they move together to the pages A (512 a
- * page); tier 2 turns page A into its two code planes and sends its escapes to the pages B; tier 3 does the same with B
- * and sends its escapes to what is left of A (384 bytes a page: a block has at most 368 of them, since four quarter
- * bytes of price each stay within 4 * budget).
+ * Shared memory while blocks are coded: 64 places (plan.h). Later, in bytes: the escapes of tier 1 (kOne), those of
+ * tier 2 (kTwo), the code planes of tier 2 (kPlanes2); tier 3 has its escapes where those of tier 1 have been (at most
+ * 368 a block, since four quarter bytes of price each stay within 4 * budget) and its planes behind them (kPlanes3).
  *
- * STAGED 0 is for GPUs whose shared memory cannot hold a group of FP32: blocks are read again, from the L2 cache.
+ * STAGED false is for GPUs whose shared memory cannot hold a group of FP32: blocks are read from memory, and their byte
+ * planes made from a second reading, from the L2 cache.
  */
 #ifndef ZIPCCL_KERNELS_CUDA_ENCODE_CUH
 #define ZIPCCL_KERNELS_CUDA_ENCODE_CUH
@@ -22,11 +22,19 @@
 
 namespace zip {
 
-constexpr uint32_t kRest = kPage - 2 * ZFMT_PLANE; /* of page A, behind two planes */
+constexpr uint32_t kEscapes1 = 0, kEscapes2 = ZFMT_GROUP, kPlanes2 = 2 * ZFMT_GROUP;
+constexpr uint32_t kPlanes3 = 368 * kGroupBlocks + 1024; /* 8 KiB, and kEscapes2 behind them */
+static_assert(kPlanes3 + 2 * ZFMT_GROUP / 8 <= kEscapes2, "tier 3");
 
-template <int DTYPE, bool STAGED> GPU_CONST uint32_t encode_pitch() {
-    return STAGED && Kind<DTYPE>::raw > 2 * kPage ? Kind<DTYPE>::raw : 2 * kPage;
-}
+/* Sizes of a place. */
+template <int DTYPE, int CODEC, bool STAGED> struct Shape {
+    using K = Kind<DTYPE>;
+    static constexpr bool tier = CODEC == zipcclCodecTier;
+    static constexpr uint32_t coded = encode_coded(tier, K::bytes, K::bit_planes, STAGED);
+    static constexpr uint32_t escapes = encode_escapes(tier, K::bytes, K::bit_planes, STAGED);
+    static constexpr uint32_t pitch = encode_pitch(tier, K::bytes, K::bit_planes, STAGED);
+    static_assert(!tier || pitch * kGroupBlocks >= kPlanes2 + 2 * ZFMT_GROUP / 8, "tiers 2 and 3");
+};
 
 /* Small shared memory of the kernel. */
 struct EncodeShared {
@@ -37,7 +45,37 @@ struct EncodeShared {
     uint32_t place[kGroupBlocks];
     uint32_t counts[kWarps];
     uint32_t box[8];
+    Tile tile; /* in hand; here, so that values have the registers */
+    zipccl_cuda_segment segment;
 };
+
+/* ---- reading ---- */
+
+/* The 16 values of a lane. */
+template <int DTYPE, bool STAGED>
+GPU_FN void lane_values(const uint8_t *place, const uint8_t *src, uint32_t lane, uint32_t w[Kind<DTYPE>::words]) {
+    GPU_UNROLL
+    for (uint32_t j = 0; j < Kind<DTYPE>::bytes; j++) {
+        const uint32_t c = lane * Kind<DTYPE>::bytes + j;
+        const uint4 v = STAGED ? *reinterpret_cast<const uint4 *>(place + 16 * swizzle(c)) : gpu_ld16(src + 16 * c);
+        w[4 * j] = v.x;
+        w[4 * j + 1] = v.y;
+        w[4 * j + 2] = v.z;
+        w[4 * j + 3] = v.w;
+    }
+}
+
+/* 16 bytes of a short block, zeros past its end. */
+GPU_FN uint4 short_unit(const uint8_t *src, uint32_t at, uint32_t bytes) {
+    if (at + 16 <= bytes)
+        return gpu_ld16(src + at);
+    uint32_t w[4] = {0, 0, 0, 0};
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 16; i++)
+        if (at + i < bytes)
+            w[i / 4] |= static_cast<uint32_t>(gpu_ld(src + at + i)) << (8 * (i % 4));
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
 
 /* ---- the rule ---- */
 
@@ -45,12 +83,24 @@ GPU_FN uint32_t warp_count(const uint32_t m[4]) {
     return __reduce_add_sync(kAll, count_marks(m));
 }
 
-/* Escapes of tier 1: d = base - e, or of base + 1 with 0 and base + 1 exchanged. */
-GPU_FN void differences(const uint32_t e[4], uint32_t base, bool zero, uint32_t d[4]) {
+/* What 16 values of a lane are coded to: the bits of code planes, a bit for each escape, and the bytes that escape. */
+template <int CODEC> struct Codes {
+    static constexpr uint32_t planes = CODEC == zipcclCodecTier ? 2 : 3;
+    uint32_t plane[planes], mask, d[4];
+};
+
+/* Tier 1: d = base - e, or of base + 1 with 0 and base + 1 exchanged; escapes are those of 3 and more. */
+GPU_FN void tier_codes(const uint32_t e[4], uint32_t base, bool zero, Codes<zipcclCodecTier> *codes) {
     const uint32_t top = repeat((base + zero) & 255), other = repeat((base + 1) & 255);
+    uint32_t c[4];
     GPU_UNROLL
-    for (int i = 0; i < 4; i++)
-        d[i] = sub_bytes(top, zero ? swap_bytes(e[i], other) : e[i]);
+    for (int i = 0; i < 4; i++) {
+        const uint32_t d = sub_bytes(top, zero ? swap_bytes(e[i], other) : e[i]);
+        codes->d[i] = d;
+        c[i] = (d | (mark_ge<4>(d) >> 7) * 3) & 3 * kOnes; /* 3 is its own mark */
+    }
+    gather_codes(c, &codes->plane[0], &codes->plane[1]);
+    codes->mask = codes->plane[0] & codes->plane[1] & 0xffff;
 }
 
 template <uint32_t ADD, uint32_t LEAST> GPU_FN uint32_t count_beyond(const uint32_t e[4], uint32_t base) {
@@ -144,14 +194,28 @@ GPU_COLD uint32_t settle(const uint32_t e[4], uint32_t base, uint32_t n1, uint32
     return ((winner < 16 ? ZFMT_TIER : ZFMT_TIER_ZERO)) | (median - 8 + (winner & 15)) << 8;
 }
 
-/* The mode and base of a full block, and its escapes of tier 1. */
-template <int DTYPE>
-GPU_FN uint32_t choose_tier(const uint32_t w[Kind<DTYPE>::words], const uint32_t e[4], uint32_t lane, uint32_t *n1) {
+/* How many values of the block escape, and how many of earlier lanes. */
+template <int CODEC> GPU_FN uint32_t count_escapes(const Codes<CODEC> &codes, uint32_t lane, uint32_t *before) {
+    const uint32_t n = static_cast<uint32_t>(__popc(codes.mask)), sum = scan_warp(n, lane);
+    *before = sum - n;
+    return __shfl_sync(kAll, sum, 31);
+}
+
+/* A guess with no more escapes than this is taken. */
+template <int DTYPE> GPU_CONST uint32_t surely() {
+    return Kind<DTYPE>::budget(2) * 2 / 3 < 160 ? Kind<DTYPE>::budget(2) * 2 / 3 : 160;
+}
+/* The guess: mode and base of a full block, its codes and its escapes of tier 1. */
+template <int DTYPE, bool STAGED>
+GPU_FN uint32_t choose_tier(const uint8_t *place, const uint8_t *src, const uint32_t e[4], uint32_t lane,
+                            Codes<zipcclCodecTier> *codes, uint32_t *n1, uint32_t *before) {
     using K = Kind<DTYPE>;
-    constexpr uint32_t budget = K::budget(2), sure = budget * 2 / 3, accept = sure < 160 ? sure : 160;
     const uint32_t base = min((sum_of_guess(e, lane) + 488) / 256, 255u);
-    *n1 = count_beyond<0, 3>(e, base);
-    if (*n1 == 0) {
+    tier_codes(e, base, false, codes);
+    *n1 = count_escapes(*codes, lane, before);
+    if (*n1 == 0) { /* values once more: they have not been kept */
+        uint32_t w[K::words];
+        lane_values<DTYPE, STAGED>(place, src, lane, w);
         uint32_t first = w[0];
         if constexpr (K::bytes == 2)
             first = __byte_perm(first, 0, 0x1010);
@@ -165,197 +229,159 @@ GPU_FN uint32_t choose_tier(const uint32_t w[Kind<DTYPE>::words], const uint32_t
         if (__all_sync(kAll, other == 0))
             return first ? ZFMT_CONST : ZFMT_ZERO;
     }
-    if (*n1 <= accept)
-        return ZFMT_TIER | base << 8;
-    const uint32_t head = settle(e, base, *n1, budget, lane), mode = head & 255;
-    uint32_t d[4], m[4];
-    differences(e, head >> 8, mode == ZFMT_TIER_ZERO, d);
-    GPU_UNROLL
-    for (int i = 0; i < 4; i++)
-        m[i] = mark_ge<3>(d[i]);
-    const uint32_t n = warp_count(m);
-    *n1 = mode == ZFMT_RAW ? 0 : n;
-    return head;
+    return ZFMT_TIER | base << 8;
 }
 
-/* d + 1 of top7: 1 .. 7, or an escape. */
-GPU_FN void top7_codes(const uint32_t e[4], uint32_t window, uint32_t c[4], uint32_t m[4]) {
+/* d + 1 of top7: 1 .. 7, or an escape, which is 0 and stays as it is. */
+GPU_FN void top7_codes(const uint32_t e[4], uint32_t window, Codes<zipcclCodecTop7> *codes) {
     const uint32_t base = window & 255, zero = window >> 8;
     const uint32_t top = repeat((base + zero + 1) & 255), other = repeat((base + 1) & 255);
+    uint32_t c[4];
     GPU_UNROLL
     for (int i = 0; i < 4; i++) {
-        c[i] = sub_bytes(top, zero ? swap_bytes(e[i], other) : e[i]);
-        m[i] = mark_zero(c[i]) | mark_ge<8>(c[i]);
-        c[i] &= ~full(m[i]);
+        const uint32_t d = sub_bytes(top, zero ? swap_bytes(e[i], other) : e[i]);
+        c[i] = d & ~full(mark_ge<8>(d));
+        codes->d[i] = e[i];
     }
-}
-
-/* ---- reading ---- */
-
-/* The 16 values of a lane. */
-template <int DTYPE, bool STAGED>
-GPU_FN void lane_values(const uint8_t *place, const uint8_t *src, uint32_t lane, uint32_t w[Kind<DTYPE>::words]) {
     GPU_UNROLL
-    for (uint32_t j = 0; j < Kind<DTYPE>::bytes; j++) {
-        const uint32_t c = lane * Kind<DTYPE>::bytes + j;
-        const uint4 v = STAGED ? *reinterpret_cast<const uint4 *>(place + 16 * swizzle(c)) : gpu_ld16(src + 16 * c);
-        w[4 * j] = v.x;
-        w[4 * j + 1] = v.y;
-        w[4 * j + 2] = v.z;
-        w[4 * j + 3] = v.w;
-    }
-}
-
-/* 16 bytes of a short block, zeros past its end. */
-GPU_FN uint4 short_unit(const uint8_t *src, uint32_t at, uint32_t bytes) {
-    if (at + 16 <= bytes)
-        return gpu_ld16(src + at);
-    uint32_t w[4] = {0, 0, 0, 0};
-    GPU_UNROLL
-    for (uint32_t i = 0; i < 16; i++)
-        if (at + i < bytes)
-            w[i / 4] |= static_cast<uint32_t>(gpu_ld(src + at + i)) << (8 * (i % 4));
-    return make_uint4(w[0], w[1], w[2], w[3]);
+    for (uint32_t p = 0; p < 3; p++)
+        codes->plane[p] = gather(c, p);
+    codes->mask = ~(codes->plane[0] | codes->plane[1] | codes->plane[2]) & 0xffff;
 }
 
 /* ---- writing ---- */
 
-/* The marked ones of a lane's 16 bytes, one after another. */
-GPU_FN void put_escapes(uint8_t *out, const uint32_t d[4], uint32_t mask) {
-    GPU_UNROLL
-    for (uint32_t i = 0; i < 16; i++)
-        if (mask >> i & 1)
-            *out++ = static_cast<uint8_t>(d[i / 4] >> (8 * (i % 4)));
+/* The bytes at `in` whose bits are set go to where `end` ends, the last one first. */
+GPU_FN void put_escapes(const uint8_t *in, uint32_t mask, uint8_t *end) {
+    GPU_ROLL
+    while (mask) {
+        const uint32_t above = static_cast<uint32_t>(__clz(static_cast<int>(mask)));
+        *--end = *(in + 31 - above);
+        mask &= ~(0x80000000u >> above);
+    }
 }
 
-template <int DTYPE, int CODEC>
-GPU_FN void put_coded(const Values<DTYPE> &v, uint32_t head, uint32_t window, uint8_t *place, uint8_t *body,
-                      uint32_t lane) {
+/* Zeros after n bytes, up to a multiple of 16. */
+GPU_FN void pad_unit(uint8_t *bytes, uint32_t n, uint32_t t) {
+    if (n + t < align_up(n, 16))
+        bytes[n + t] = 0;
+}
+
+/* Codes a block in its place. Escapes first, from bytes that lie for the time being
+ * where the body is going to. */
+template <int DTYPE, int CODEC, bool STAGED>
+GPU_FN void code_block(const Values<DTYPE> &v, const Codes<CODEC> &codes, uint32_t n1, uint32_t before, uint8_t *place,
+                       uint32_t lane) {
     using K = Kind<DTYPE>;
-    constexpr uint32_t planes = CODEC == zipcclCodecTier ? 2 : 3;
-    uint32_t plane[planes], mask, d[4];
-    if (CODEC == zipcclCodecTier) {
-        differences(v.e, head >> 8, (head & 255) == ZFMT_TIER_ZERO, d);
-        uint32_t c[4];
-        GPU_UNROLL
-        for (int i = 0; i < 4; i++)
-            c[i] = d[i] | full(mark_ge<3>(d[i]));
-        plane[0] = gather(c, 0);
-        plane[1] = gather(c, 1);
-        mask = plane[0] & plane[1];
-    } else {
-        uint32_t m[4];
-        top7_codes(v.e, window, d, m);
-        plane[0] = gather(d, 0);
-        plane[1] = gather(d, 1);
-        plane[planes - 1] = gather(d, 2);
-        mask = ~(plane[0] | plane[1] | plane[planes - 1]) & 0xffff;
-        GPU_UNROLL
-        for (int i = 0; i < 4; i++)
-            d[i] = v.e[i];
+    constexpr uint32_t planes = Codes<CODEC>::planes, bytes_at = planes * ZFMT_PLANE;
+    constexpr uint32_t bits_at = bytes_at + (STAGED ? K::byte_planes * ZFMT_BLOCK : 0);
+    __syncwarp(); /* all lanes have read the values */
+    if (n1) {
+        uint8_t *const out = place + Shape<DTYPE, CODEC, STAGED>::escapes;
+        *reinterpret_cast<uint4 *>(place + 16 * lane) = make_uint4(codes.d[0], codes.d[1], codes.d[2], codes.d[3]);
+        put_escapes(place + 16 * lane, codes.mask, out + before + static_cast<uint32_t>(__popc(codes.mask)));
+        pad_unit(out, n1, lane);
+        __syncwarp();
     }
-    /* The planes, through the block's page A. */
     uint16_t *const half = reinterpret_cast<uint16_t *>(place) + lane;
     GPU_UNROLL
     for (uint32_t p = 0; p < planes; p++)
-        half[p * 32] = static_cast<uint16_t>(plane[p]);
+        half[p * 32] = static_cast<uint16_t>(codes.plane[p]);
     GPU_UNROLL
     for (uint32_t p = 0; p < K::bit_planes; p++)
-        half[(planes + p) * 32] = static_cast<uint16_t>(gather(v.high, p));
-    const uint32_t n = static_cast<uint32_t>(__popc(mask)), before = scan_warp(n, lane) - n;
-    put_escapes(place + kPage + before, d, mask);
-    __syncwarp();
-    if (lane < 4 * (planes + K::bit_planes)) {
-        const uint32_t at = 16 * lane;
-        gpu_st16(body + at + (at < planes * ZFMT_PLANE ? 0 : K::byte_planes * ZFMT_BLOCK),
-                 *reinterpret_cast<const uint4 *>(place + at));
-    }
+        half[bits_at / 2 + p * 32] = static_cast<uint16_t>(gather(v.high, p));
     GPU_UNROLL
-    for (uint32_t p = 0; p < K::byte_planes; p++)
-        gpu_st16(body + planes * ZFMT_PLANE + p * ZFMT_BLOCK + 16 * lane,
-                 make_uint4(v.b[p][0], v.b[p][1], v.b[p][2], v.b[p][3]));
+    for (uint32_t p = 0; STAGED && p < K::byte_planes; p++)
+        *reinterpret_cast<uint4 *>(place + bytes_at + p * ZFMT_BLOCK + 16 * lane) =
+            make_uint4(v.b[p][0], v.b[p][1], v.b[p][2], v.b[p][3]);
 }
 
-/* Zeros after n bytes in pages, up to a multiple of 16. */
-GPU_FN void pad_unit(uint8_t *pages, uint32_t n, uint32_t page, uint32_t pitch) {
-    const uint32_t at = n + threadIdx.x;
-    if (at < align_up(n, 16))
-        pages[at / page * pitch + at % page] = 0;
+/* A coded block from its place to memory. */
+template <int DTYPE, int CODEC, bool STAGED>
+GPU_FN void put_body(uint8_t *body, const uint8_t *place, [[maybe_unused]] const uint8_t *src, uint32_t lane) {
+    using K = Kind<DTYPE>;
+    constexpr uint32_t coded = Shape<DTYPE, CODEC, STAGED>::coded;
+    constexpr uint32_t planes = Codes<CODEC>::planes * ZFMT_PLANE;
+    GPU_UNROLL
+    for (uint32_t first = 0; first < coded; first += kPage) {
+        const uint32_t at = first + 16 * lane;
+        if (first + kPage <= coded || at < coded)
+            gpu_st16(body + at, *reinterpret_cast<const uint4 *>(place + at));
+    }
+    if constexpr (!STAGED) { /* FP32: no bit planes */
+        uint32_t w[K::words];
+        lane_values<DTYPE, false>(nullptr, src, lane, w);
+        Values<DTYPE> v;
+        v.split(w);
+        GPU_UNROLL
+        for (uint32_t p = 0; p < K::byte_planes; p++)
+            gpu_st16(body + planes + p * ZFMT_BLOCK + 16 * lane,
+                     make_uint4(v.b[p][0], v.b[p][1], v.b[p][2], v.b[p][3]));
+    }
 }
 
-/* Tier 2 or 3 over n bytes d that lie in pages at `in`; its escapes go to pages of out_page bytes at `out`. Each input
- * page becomes its code planes. Returns the count of escapes. */
+/* 16 bytes of a lane become part of bytes at `out`, from byte `to` on, which are zero. */
+GPU_FN void or_unit(uint8_t *out, uint32_t to, uint4 x) {
+    uint32_t *const w = reinterpret_cast<uint32_t *>(out + (to & ~3u));
+    const uint32_t shift = 8 * (to & 3);
+    atomicOr(w, x.x << shift);
+    atomicOr(w + 1, __funnelshift_l(x.x, x.y, shift));
+    atomicOr(w + 2, __funnelshift_l(x.y, x.z, shift));
+    atomicOr(w + 3, __funnelshift_l(x.z, x.w, shift));
+    if (shift)
+        atomicOr(w + 4, x.w >> (32 - shift));
+}
+
+/* Tier 2 or 3 over n bytes d at `in`: code planes of `plane` bytes each to `planes`, escapes to `out`. Returns the
+ * count of escapes. */
 template <uint32_t TIER>
-GPU_FN uint32_t code_escapes(uint8_t *in, uint32_t n, uint8_t *out, uint32_t out_page, uint32_t pitch,
+GPU_FN uint32_t code_escapes(const uint8_t *in, uint32_t n, uint8_t *planes, uint32_t plane, uint8_t *out,
                              uint32_t *counts) {
     constexpr uint32_t add = TIER - 1, less = 3 * (TIER - 1);
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     uint32_t met = 0;
-    for (uint32_t first = 0; first * kPage < n; first += kWarps) {
-        const uint32_t page = first + warp;
-        uint8_t *const at = in + page * pitch;
-        const uint32_t valid = valid16(page * kPage + 16 * lane, n);
-        uint32_t d[4] = {0, 0, 0, 0}, mask = 0, own = 0, sum = 0;
-        const bool busy = page * kPage < n; /* of the whole warp */
-        if (busy) {
-            if (valid) {
-                const uint4 v = *reinterpret_cast<const uint4 *>(at + 16 * lane);
-                d[0] = v.x, d[1] = v.y, d[2] = v.z, d[3] = v.w;
-            }
-            uint32_t c[4];
+    for (uint32_t first = 0; first < n; first += 16 * kThreads) {
+        const uint32_t at = first + 16 * threadIdx.x, valid = valid16(at, n);
+        uint32_t mask = 0, own = 0, sum = 0;
+        if (first + warp * kPage < n) { /* so the whole warp */
+            const uint4 v = valid ? *reinterpret_cast<const uint4 *>(in + at) : zero16();
+            const uint32_t d[4] = {v.x, v.y, v.z, v.w};
+            uint32_t c[4], p0, p1;
             GPU_UNROLL
             for (int i = 0; i < 4; i++) {
-                const uint32_t x = sub_bytes(d[i], repeat(256 - add)); /* d + add */
-                const uint32_t beyond = full(mark_ge<less + 3>(x));
+                const uint32_t x = sub_bytes(d[i], repeat(256 - add));                     /* d + add */
                 const uint32_t code = sub_bytes(x, repeat(less)) & full(mark_ge<less>(x)); /* 0 below */
-                c[i] = code | beyond;
+                c[i] = (code | full(mark_ge<less + 3>(x))) & 3 * kOnes;
             }
-            const uint32_t p0 = gather(c, 0) & valid, p1 = gather(c, 1) & valid;
+            gather_codes(c, &p0, &p1);
+            p0 &= valid;
+            p1 &= valid;
             mask = p0 & p1;
             own = static_cast<uint32_t>(__popc(mask));
             sum = scan_warp(own, lane);
-            __syncwarp(); /* all lanes have read */
-            reinterpret_cast<uint16_t *>(at)[lane] = static_cast<uint16_t>(p0);
-            reinterpret_cast<uint16_t *>(at + ZFMT_PLANE)[lane] = static_cast<uint16_t>(p1);
+            if (at / 8 < plane) {
+                *reinterpret_cast<uint16_t *>(planes + at / 8) = static_cast<uint16_t>(p0);
+                *reinterpret_cast<uint16_t *>(planes + plane + at / 8) = static_cast<uint16_t>(p1);
+            }
         }
         if (lane == 31)
             counts[warp] = sum;
         __syncthreads();
-        uint32_t to = met + sum - own + ZIP_FAULT(2);
-        to += before_warp(counts, warp, lane, &met);
-        if (busy) {
-            uint32_t page_to = to / out_page, in_page = to % out_page;
-            GPU_UNROLL
-            for (uint32_t i = 0; i < 16; i++)
-                if (mask >> i & 1) {
-                    out[page_to * pitch + in_page] = static_cast<uint8_t>(d[i / 4] >> (8 * (i % 4)));
-                    if (++in_page == out_page) {
-                        page_to++;
-                        in_page = 0;
-                    }
-                }
-        }
+        const uint32_t to = met + sum + ZIP_FAULT(2);
+        put_escapes(in + at, mask, out + to + before_warp(counts, warp, lane, &met));
         __syncthreads();
     }
-    pad_unit(out, met, out_page, pitch);
+    pad_unit(out, met, threadIdx.x);
     __syncthreads();
     return met;
 }
 
 /* 16 bytes at offset `at` of a tier group's dynamic part. */
-GPU_FN uint4 dynamic_unit(const uint8_t *pages, uint32_t pitch, const Dynamic &l, uint32_t n3, uint32_t at) {
-    const uint8_t *p;
-    if (at < l.raw) {
-        const bool third = at >= 2 * l.p2;
-        const uint32_t in = third ? at - 2 * l.p2 : at, size = third ? l.p3 : l.p2, plane = in >= size;
-        const uint32_t x = in - (plane ? size : 0);
-        p = pages + x / ZFMT_PLANE * pitch + (third ? kPage : 0) + plane * ZFMT_PLANE + x % ZFMT_PLANE;
-        return *reinterpret_cast<const uint4 *>(p);
-    }
-    const uint32_t x = at - l.raw;
-    if (x >= n3)
-        return zero16();
-    return *reinterpret_cast<const uint4 *>(pages + x / kRest * pitch + 2 * ZFMT_PLANE + x % kRest);
+GPU_FN uint4 dynamic_unit(const uint8_t *pages, const Dynamic &l, uint32_t n3, uint32_t at) {
+    const uint32_t from = at < 2 * l.p2 ? kPlanes2 + at
+                          : at < l.raw  ? kPlanes3 + at - 2 * l.p2
+                                        : kEscapes1 + at - l.raw;
+    return at < l.raw + n3 ? *reinterpret_cast<const uint4 *>(pages + from) : zero16();
 }
 
 /* The header, the padding of tables and bodies, and the result: by the segment's last group. */
@@ -398,31 +424,31 @@ template <int DTYPE> GPU_FN bool encode_ok(const zipccl_cuda_segment &s) {
 
 /* One group. */
 template <int DTYPE, int CODEC, bool STAGED>
-GPU_FN void encode_tile(const Work &work, const Tile &tile, const zipccl_cuda_segment &s, zipccl_cuda_result *result,
-                        uint8_t *pages, EncodeShared &sh) {
+GPU_FN void encode_tile(const Work &work, zipccl_cuda_result *results, uint8_t *pages, EncodeShared &sh) {
     using K = Kind<DTYPE>;
-    constexpr uint32_t pitch = encode_pitch<DTYPE, STAGED>(), planes = CODEC == zipcclCodecTier ? 2 : 3;
+    using Shape = Shape<DTYPE, CODEC, STAGED>;
+    constexpr uint32_t pitch = Shape::pitch;
     const uint32_t t = threadIdx.x, lane = t & 31, warp = t / 32;
-    const Tables tables = tables_of(s.count);
-    uint8_t *const parts = static_cast<uint8_t *>(s.static_part);
+    const Tile &tile = sh.tile;
+    const zipccl_cuda_segment &s = sh.segment;
     const uint8_t *const src = static_cast<const uint8_t *>(s.values) + uint64_t{tile.group} * ZFMT_GROUP * K::bytes;
     const uint32_t window = CODEC == zipcclCodecTop7 ? gpu_ld(work.window + tile.segment) : 0;
 
     /* 1. Values to shared memory: all copies start at once, a block is used when it is there. */
     if (STAGED) {
+        const uint8_t *const from = src + warp * K::raw + 16 * lane;
+        uint8_t *const to = pages + warp * pitch + 16 * swizzle(lane);
         GPU_UNROLL
         for (uint32_t r = 0; r < kRounds; r++) {
-            const uint32_t block = warp + r * kWarps;
-            if (block < tile.full)
+            if (warp + r * kWarps < tile.full)
                 GPU_UNROLL
             for (uint32_t j = 0; j < K::bytes; j++)
-                gpu_cp_async16(pages + block * pitch + 16 * swizzle(32 * j + lane),
-                               src + block * K::raw + 16 * (32 * j + lane));
+                gpu_cp_async16(to + r * kWarps * pitch + kPage * j, from + r * kWarps * K::raw + kPage * j);
             gpu_cp_commit();
         }
     }
 
-    /* 2. Modes. */
+    /* 2. Modes, and the blocks that are coded. */
     GPU_ROLL
     for (uint32_t r = 0; r < kRounds; r++) {
         const uint32_t block = warp + r * kWarps;
@@ -443,19 +469,32 @@ GPU_FN void encode_tile(const Work &work, const Tile &tile, const zipccl_cuda_se
             uint32_t w[K::words];
             lane_values<DTYPE, STAGED>(pages + block * pitch, src + block * K::raw, lane, w);
             v.split(w);
-            if (CODEC == zipcclCodecTier) {
-                head = choose_tier<DTYPE>(w, v.e, lane, &n1);
+            Codes<CODEC> codes;
+            uint32_t before = 0;
+            if constexpr (CODEC == zipcclCodecTier) {
+                head = choose_tier<DTYPE, STAGED>(pages + block * pitch, src + block * K::raw, v.e, lane, &codes, &n1,
+                                                  &before);
+                if (n1 > surely<DTYPE>()) {
+                    head = settle(v.e, head >> 8, n1, K::budget(2), lane);
+                    /* Values once more: nothing but the block's mode is to live across that call. */
+                    lane_values<DTYPE, STAGED>(pages + block * pitch, src + block * K::raw, lane, w);
+                    v.split(w);
+                    tier_codes(v.e, head >> 8, (head & 255) == ZFMT_TIER_ZERO, &codes);
+                    n1 = count_escapes(codes, lane, &before);
+                    n1 = (head & 255) == ZFMT_RAW ? 0 : n1;
+                }
             } else {
-                uint32_t c[4], m[4];
-                top7_codes(v.e, window, c, m);
-                n1 = warp_count(m);
+                top7_codes(v.e, window, &codes);
+                n1 = count_escapes(codes, lane, &before);
                 head = n1 <= K::budget(3) ? ZFMT_TOP7 : ZFMT_RAW;
                 n1 = head == ZFMT_TOP7 ? n1 : 0;
             }
             const uint32_t mode = head & 255;
             units = mode == ZFMT_ZERO    ? 0
                     : mode == ZFMT_CONST ? 1
-                                         : (mode == ZFMT_RAW ? K::raw : K::coded(planes)) / 64;
+                                         : (mode == ZFMT_RAW ? K::raw : K::coded(Codes<CODEC>::planes)) / 64;
+            if (mode != ZFMT_RAW && mode != ZFMT_ZERO && mode != ZFMT_CONST)
+                code_block<DTYPE, CODEC, STAGED>(v, codes, n1, before, pages + block * pitch, lane);
         } else if (block < tile.blocks) {
             const uint32_t bytes = tile.rest * K::bytes;
             uint32_t any = CODEC != zipcclCodecTier;
@@ -475,6 +514,8 @@ GPU_FN void encode_tile(const Work &work, const Tile &tile, const zipccl_cuda_se
     __syncthreads();
 
     /* 3. Where bodies go. */
+    const Tables tables = tables_of(s.count);
+    uint8_t *const parts = static_cast<uint8_t *>(s.static_part);
     if (warp == 0) {
         const uint32_t sum = scan_blocks(sh.units, sh.offset, lane), before = look_back(work.bodies, tile, sum, lane);
         if (lane == 0) {
@@ -497,7 +538,7 @@ GPU_FN void encode_tile(const Work &work, const Tile &tile, const zipccl_cuda_se
     const uint32_t body_at = sh.box[2], body_end = body_at + sh.box[3], n1 = sh.box[4];
     uint8_t *const bodies = parts + tables.bodies + uint64_t{body_at} * ZFMT_BODY_ALIGN;
 
-    /* 4. Bodies, and a block's escapes to its page B. */
+    /* 4. Bodies. */
     GPU_ROLL
     for (uint32_t block = warp; block < tile.blocks; block += kWarps) {
         uint8_t *const body = bodies + sh.offset[block] * ZFMT_BODY_ALIGN, *const place = pages + block * pitch;
@@ -521,32 +562,38 @@ GPU_FN void encode_tile(const Work &work, const Tile &tile, const zipccl_cuda_se
             if (lane < 4)
                 gpu_st16(body + 16 * lane, make_uint4(lane == 0 ? value : 0, 0, 0, 0));
         } else if (mode != ZFMT_ZERO) {
-            Values<DTYPE> v;
-            uint32_t w[K::words];
-            lane_values<DTYPE, STAGED>(place, from, lane, w);
-            __syncwarp(); /* all lanes have read: the place becomes two pages */
-            v.split(w);
-            put_coded<DTYPE, CODEC>(v, head, window, place, body, lane);
+            put_body<DTYPE, CODEC, STAGED>(body, place, from, lane);
         }
+    }
+
+    /* 5. Escapes together: out of the places, and 16 a lane to where they belong. */
+    uint4 escapes[kRounds] = {}; /* or ptxas keeps room for what was there before */
+    GPU_UNROLL
+    for (uint32_t r = 0; r < kRounds; r++) {
+        const uint32_t block = warp + r * kWarps;
+        if (block < tile.full && 16 * lane < sh.escapes[block])
+            escapes[r] = *reinterpret_cast<const uint4 *>(pages + block * pitch + Shape::escapes + 16 * lane);
     }
     if (!ZIP_FAULT(1))
         __syncthreads();
-
-    /* 5. Escapes together, to the pages A. */
-    GPU_ROLL
-    for (uint32_t block = warp; block < tile.full; block += kWarps) {
-        const uint32_t n = sh.escapes[block], to = sh.place[block];
-        for (uint32_t i = lane; i < n; i += 32)
-            pages[(to + i) / kPage * pitch + (to + i) % kPage] = pages[block * pitch + kPage + i];
+    for (uint32_t at = 16 * t; at < n1 + 16; at += 16 * kThreads)
+        *reinterpret_cast<uint4 *>(pages + kEscapes1 + at) = zero16();
+    __syncthreads();
+    GPU_UNROLL
+    for (uint32_t r = 0; r < kRounds; r++) {
+        const uint32_t block = warp + r * kWarps;
+        if (block < tile.full && 16 * lane < sh.escapes[block])
+            or_unit(pages + kEscapes1, sh.place[block] + 16 * lane, escapes[r]);
     }
-    pad_unit(pages, n1, kPage, pitch);
     __syncthreads();
 
     /* 6. Tiers 2 and 3, and where the dynamic part goes. */
     uint32_t n2 = 0, n3 = 0, size = align_up(n1, ZFMT_ALIGN);
     if (CODEC == zipcclCodecTier && n1) {
-        n2 = code_escapes<2>(pages, n1, pages + kPage, kPage, pitch, sh.counts);
-        n3 = code_escapes<3>(pages + kPage, n2, pages + 2 * ZFMT_PLANE, kRest, pitch, sh.counts);
+        const uint32_t plane2 = align_up((n1 + 7) / 8, ZFMT_ARRAY_ALIGN);
+        n2 = code_escapes<2>(pages + kEscapes1, n1, pages + kPlanes2, plane2, pages + kEscapes2, sh.counts);
+        const uint32_t plane3 = align_up((n2 + 7) / 8, ZFMT_ARRAY_ALIGN);
+        n3 = code_escapes<3>(pages + kEscapes2, n2, pages + kPlanes3, plane3, pages + kEscapes1, sh.counts);
     }
     const Dynamic layout(n1, n2, n3);
     if (CODEC == zipcclCodecTier)
@@ -567,14 +614,15 @@ GPU_FN void encode_tile(const Work &work, const Tile &tile, const zipccl_cuda_se
         for (uint32_t at = 16 * t; at < size; at += 16 * kThreads) {
             uint4 v;
             if (CODEC == zipcclCodecTier)
-                v = dynamic_unit(pages, pitch, layout, n3, at);
+                v = dynamic_unit(pages, layout, n3, at);
             else
-                v = at < n1 ? *reinterpret_cast<const uint4 *>(pages + at / kPage * pitch + at % kPage) : zero16();
+                v = at < n1 ? *reinterpret_cast<const uint4 *>(pages + kEscapes1 + at) : zero16();
             gpu_st16(dynamic + at, v);
         }
     }
     if (tile.group + 1 >= tables.groups)
-        put_header<DTYPE, CODEC>(s, tables, window, body_end, dynamic_at + size / ZFMT_ALIGN, result, t);
+        put_header<DTYPE, CODEC>(s, tables, window, body_end, dynamic_at + size / ZFMT_ALIGN, results + tile.segment,
+                                 t);
 }
 
 template <int DTYPE, int CODEC, bool STAGED>
@@ -582,13 +630,17 @@ GPU_FN void encode(const Work &work, const zipccl_cuda_segment *table, zipccl_cu
                    EncodeShared &sh) {
     Tile tile;
     while (draw_tile(work, table, 1, sh.box, &tile)) {
-        const zipccl_cuda_segment s = table[tile.segment];
+        if (threadIdx.x == 0) {
+            sh.tile = tile;
+            sh.segment = table[tile.segment];
+        }
+        __syncthreads();
         zipccl_cuda_result *const result = results + tile.segment;
         if (gpu_ld(&result->status) & ZIPCCL_CUDA_INVALID)
             continue;
-        if (encode_ok<DTYPE>(s)) {
-            encode_tile<DTYPE, CODEC, STAGED>(work, tile, s, result, pages, sh);
-        } else if (threadIdx.x == 0 && (tile.group + 1) * uint64_t{ZFMT_GROUP} >= s.count) {
+        if (encode_ok<DTYPE>(sh.segment)) {
+            encode_tile<DTYPE, CODEC, STAGED>(work, results, pages, sh);
+        } else if (threadIdx.x == 0 && (tile.group + 1) * uint64_t{ZFMT_GROUP} >= sh.segment.count) {
             gpu_st(&result->status, static_cast<uint32_t>(ZIPCCL_CUDA_INVALID));
         }
     }

@@ -84,18 +84,20 @@ GPU_FN void put_sums(uint8_t *dst, uint8_t *stage, uint32_t lane, const float ac
         for (uint32_t j = 0; j < in_word; j++)
             w[i] |= from_float<DTYPE>(acc[i * in_word + j]) << (8 * bytes * j % 32);
     }
-    if (values == ZFMT_BLOCK && aligned) {
-        put_lane<bytes>(dst, stage, lane, w);
-        return;
-    }
     GPU_UNROLL
     for (uint32_t j = 0; j < bytes; j++)
         *reinterpret_cast<uint4 *>(stage + 16 * swizzle(lane * bytes + j)) =
             make_uint4(w[4 * j], w[4 * j + 1], w[4 * j + 2], w[4 * j + 3]);
     __syncwarp();
-    GPU_ROLL
-    for (uint32_t i = lane; i < values; i += 32)
-        gpu_st(reinterpret_cast<B *>(dst) + i, *reinterpret_cast<const B *>(stage + staged(i * bytes)));
+    if (values == ZFMT_BLOCK && aligned) {
+        GPU_UNROLL
+        for (uint32_t j = 0; j < bytes; j++)
+            gpu_st16(dst + 16 * (32 * j + lane), *reinterpret_cast<const uint4 *>(stage + 16 * swizzle(32 * j + lane)));
+    } else {
+        GPU_ROLL
+        for (uint32_t i = lane; i < values; i += 32)
+            gpu_st(reinterpret_cast<B *>(dst) + i, *reinterpret_cast<const B *>(stage + staged(i * bytes)));
+    }
     __syncwarp();
 }
 

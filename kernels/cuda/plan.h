@@ -44,9 +44,29 @@ inline Work work_of(void *memory, uint32_t segments, uint64_t tiles) {
 
 constexpr unsigned kBlockThreads = 512;
 
-/* Dynamic shared memory of the kernels: 64 places of at least two pages (encode.cuh); two times a byte a value and the
- * code planes (decode.cuh). */
-constexpr uint32_t kEncodeShared = ZFMT_GROUP_BLOCKS * 1024, kEncodeSharedFp32 = ZFMT_GROUP_BLOCKS * 2048;
+/* Encode's shared memory has a place for each block of a group: its values, later its coded body and behind it (from
+ * encode_escapes on) its escapes. Tier wants 72 KiB of it in the end (encode.cuh). FP32 that is not staged leaves its
+ * byte planes out. */
+constexpr uint32_t encode_coded(bool tier, uint32_t bytes, uint32_t bit_planes, bool staged) {
+    return ZFMT_PLANE * ((tier ? 2 : 3) + bit_planes) + (staged ? ZFMT_BLOCK * (bytes - 1) : 0);
+}
+constexpr uint32_t encode_escapes(bool tier, uint32_t bytes, uint32_t bit_planes, bool staged) {
+    const uint32_t coded = encode_coded(tier, bytes, bit_planes, staged);
+    return coded > ZFMT_BLOCK ? coded : ZFMT_BLOCK;
+}
+constexpr uint32_t encode_pitch(bool tier, uint32_t bytes, uint32_t bit_planes, bool staged) {
+    const uint32_t raw = ZFMT_BLOCK * bytes, saved = raw - encode_coded(tier, bytes, bit_planes, true);
+    const uint32_t end = encode_escapes(tier, bytes, bit_planes, staged) + (tier ? ZFMT_BLOCK : saved);
+    const uint32_t least = tier ? 1152 : 1024, most = end > least ? end : least;
+    return staged && raw > most ? raw : most;
+}
+constexpr uint32_t encode_shared(zipcclCodec_t codec, zipcclDataType_t dtype, bool staged) {
+    const uint32_t bytes = dtype == zipcclFloat32 ? 4 : dtype == zipcclBfloat16 || dtype == zipcclFloat16 ? 2 : 1;
+    const uint32_t bits = dtype == zipcclFloat8e4m3 ? 4 : dtype == zipcclFloat16 || dtype == zipcclFloat8e5m2 ? 3 : 0;
+    return ZFMT_GROUP_BLOCKS * encode_pitch(codec == zipcclCodecTier, bytes, bits, staged);
+}
+
+/* Decode's: two times a byte a value and the code planes (decode.cuh). */
 constexpr uint32_t kDecodeSharedTier = 2 * ZFMT_GROUP + ZFMT_GROUP_BLOCKS * 2 * ZFMT_PLANE;
 constexpr uint32_t kDecodeSharedTop7 = 2 * ZFMT_GROUP + ZFMT_GROUP_BLOCKS * 3 * ZFMT_PLANE;
 inline uint32_t reduce_shared(zipcclCodec_t codec) {

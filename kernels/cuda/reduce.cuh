@@ -252,8 +252,9 @@ GPU_FN uint32_t reduce_rounds(uint32_t first, uint32_t op, uint8_t *big, ReduceS
         __syncthreads();
         if (sh.turn.codec != zipcclCodecRaw && !take_coded<DTYPE, CODEC>(sh.job.inputs + sh.turn.k, big, sh.tile))
             return sh.turn.k;
-        GPU_ROLL /* one block at a time: two would not fit the registers */
-            for (uint32_t r = 0; r < ROUNDS; r++) {
+        /* One block at a time: two would not fit the registers. */
+        GPU_ROLL
+        for (uint32_t r = 0; r < ROUNDS; r++) {
             const uint32_t block = warp + (first + r) * kWarps;
             if (block >= sh.tile.tile.blocks)
                 continue;

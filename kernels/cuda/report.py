@@ -32,7 +32,9 @@ GPUS = {"A6000": ("86", 768, 84, 1.80), "A100-80": ("80", 2039, 108, 1.41), "L40
 # Lanes per SM and clock, of the throughput table of NVIDIA's programming guide. A warp's shuffle goes where shared memory does.
 RATES = {"issue": 128, "integer": 64, "multiply": 64, "special": 16, "floating": 64, "shared": 32}
 THREADS, RATIO = 512, 1.49  # RATIO: of BF16; other dtypes are taken to save as many bytes a value, FP8 half
-PAGES, PAGES_FP32, DECODE = 64 * 1024, 64 * 2048, {"tier": 2 * 32768 + 64 * 128, "top7": 2 * 32768 + 64 * 192}
+SOURCE = '#include "kernels/cuda/codec_kernels.cuh"\n#include "kernels/cuda/reduce_kernels.cuh"\n'
+BITS = {"e4m3": 4, "e5m2": 3, "fp16": 3}
+DECODE = {"tier": 2 * 32768 + 64 * 128, "top7": 2 * 32768 + 64 * 192}
 
 
 def nvcc(*args):
@@ -43,7 +45,7 @@ def nvcc(*args):
 def compile_all(arch, folder):
     source = os.path.join(folder, "kernels.cu")
     with open(source, "w", encoding="utf-8") as f:
-        f.write('#include "kernels/cuda/codec_kernels.cuh"\n')
+        f.write(SOURCE)
     log = nvcc(f"-arch=sm_{arch}", "-Xptxas", "-v", "-cubin", source, "-o", os.path.join(folder, "out.cubin"))
     rows, name, spill = {}, "", 0
     for line in log.splitlines():
@@ -69,12 +71,24 @@ def check(archs):
     return 1 if bad else 0
 
 
+def value_bytes(kernel):
+    return {"bf16": 2, "fp16": 2, "fp32": 4}.get(kernel.removesuffix("_reread").rsplit("_", 1)[1], 1)
+
+
+def encode_shared(name):
+    """As in plan.h."""
+    tier, size, staged = "_tier_" in name, value_bytes(name), not name.endswith("_reread")
+    raw, bits = 512 * size, BITS.get(name.removesuffix("_reread").rsplit("_", 1)[1], 0)
+    full = 64 * ((2 if tier else 3) + bits) + 512 * (size - 1)
+    coded = full if staged else full - 512 * (size - 1)
+    return 64 * max(max(coded, 512) + (512 if tier else raw - full), 1152 if tier else 1024, raw if staged else 0)
+
+
 def dynamic(name):
     if name.startswith("zip_encode"):
-        return PAGES_FP32 if name.endswith("fp32") else PAGES
-    if name.startswith("zip_decode"):
-        return DECODE["tier" if "_tier_" in name else "top7"]
-    return 0
+        return encode_shared(name)
+    codec = next((c for c in DECODE if f"_{c}_" in name), None)
+    return DECODE[codec] if codec and name.startswith(("zip_decode", "zip_reduce")) else 0
 
 
 def occupancy(arch, regs, shared):
@@ -126,7 +140,7 @@ def counted(build):
 
 def moved(kernel):
     """Bytes a value: read and written, one of the two coded."""
-    size = {"bf16": 2, "fp16": 2, "fp32": 4}.get(kernel.rsplit("_", 1)[1], 1)
+    size = value_bytes(kernel)
     return size + size - 2 * (1 - 1 / RATIO) * (0.5 if size == 1 else 1)
 
 
@@ -139,14 +153,14 @@ def predict(gpu, kernel, work):
     seconds = {k: n / RATES[k] / (sms * ghz) for k, n in lanes.items()}  # ns a value
     seconds["memory"] = moved(kernel) / (bandwidth * 0.92)
     binds = max(seconds, key=seconds.get)
-    size = {"bf16": 2, "fp16": 2, "fp32": 4}.get(kernel.rsplit("_", 1)[1], 1)
+    size = value_bytes(kernel)
     return size / seconds[binds], size / seconds["memory"], binds
 
 
 def print_predictions(work, folder):
     source, ptx, cubin = (os.path.join(folder, n) for n in ("kernels.cu", "all.ptx", "all.cubin"))
     with open(source, "w", encoding="utf-8") as f:
-        f.write('#include "kernels/cuda/codec_kernels.cuh"\n')
+        f.write(SOURCE)
     nvcc("-arch=compute_90", "-ptx", source, "-o", ptx)
     nvcc("-arch=sm_90", "-cubin", source, "-o", cubin)
     with open(ptx, encoding="utf-8") as f:
@@ -178,7 +192,7 @@ def main():
         for arch in args.arch.split(","):
             print(f"sm_{arch:<4} {'kernel':34} {'regs':>5} {'shared':>8} {'spill':>6} {'blocks/SM':>10} {'occupancy':>10}")
             for name, (regs, static, spill) in sorted(compile_all(arch, folder).items()):
-                blocks = occupancy(arch, regs, static + dynamic(name) if not name.endswith("reread") else static + PAGES)
+                blocks = occupancy(arch, regs, static + dynamic(name))
                 share = f"{100 * blocks * THREADS / SM[arch][3]:.0f} %" if blocks else "not here"
                 print(f"        {name:34} {regs:5} {static + dynamic(name):8} {spill:6} {blocks:10} {share:>10}")
                 if spill:

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# run.sh [MiB]: builds the GPU codec with nvcc and a C compiler alone, runs its tests on a device, writes gpu-report.txt.
+# run.sh [MiB]: builds the GPU kernels with nvcc and a C compiler alone, runs their tests on a device, and, where zipcclctl
+# can be built, its benchmark; writes gpu-report.txt.
 # Exit 77: no nvcc or no device; the first thing that is found out.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -13,28 +14,47 @@ trap 'rm -rf "$work"' EXIT
 cc -O1 "$root/tests/gpu/probe.c" -o "$work/probe" -ldl
 "$work/probe" || exit $?
 include="-I$root -I$root/client/include"
-for f in codec model dtype; do
+for f in codec model dtype reduce; do
     # shellcheck disable=SC2086
-    cc -O2 -D_GNU_SOURCE -std=gnu11 $include -c "$root/kernels/$f.c" -o "$work/$f.o"
+    cc -O2 -ffp-contract=off -D_GNU_SOURCE -std=gnu11 $include -c "$root/kernels/$f.c" -o "$work/$f.o"
 done
 for f in "$root"/kernels/cpu/*.c; do
     flags=
     case $f in
-    */avx*) case $(uname -m) in x86_64 | amd64) ;; *) continue ;; esac ;;
+    *avx*) case $(uname -m) in x86_64 | amd64) ;; *) continue ;; esac ;;
     esac
     case $f in
-    */avx2*) flags="-mavx2 -mbmi -mbmi2 -mpopcnt" ;;
-    */avx512*) flags="-mavx2 -mbmi -mbmi2 -mpopcnt -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mgfni" ;;
+    *avx2*) flags="-mavx2 -mf16c -mbmi -mbmi2 -mpopcnt" ;;
+    *avx512*) flags="-mavx2 -mf16c -mbmi -mbmi2 -mpopcnt -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mgfni" ;;
     esac
     # shellcheck disable=SC2086
-    cc -O2 -D_GNU_SOURCE -std=gnu11 $flags $include -c "$f" -o "$work/$(basename "$f" .c)_cpu.o"
+    cc -O2 -ffp-contract=off -D_GNU_SOURCE -std=gnu11 $flags $include -c "$f" -o "$work/$(basename "$f" .c)_cpu.o"
 done
 arch=${ARCH:-native}
 nvidia-smi >/dev/null 2>&1 || arch=sm_90
-# shellcheck disable=SC2086
-nvcc -std=c++17 -O3 -arch="$arch" $include "$root/kernels/cuda/codec_cuda.cu" "$root/tests/gpu/codec_gpu_test.cu" "$work"/*.o \
-    -o "$work/codec_gpu_test" -lm
+for f in kernels/cuda/codec_cuda kernels/cuda/reduce_cuda; do
+    # shellcheck disable=SC2086
+    nvcc -std=c++17 -O3 -arch="$arch" $include -c "$root/$f.cu" -o "$work/$(basename $f).o"
+done
+for f in codec_gpu_test reduce_gpu_test; do
+    # shellcheck disable=SC2086
+    nvcc -std=c++17 -O3 -arch="$arch" $include "$root/tests/gpu/$f.cu" "$work"/*.o -o "$work/$f" -lm
+done
+# The benchmark wants libraries that a machine with a GPU may not have.
+if cmake -S "$root" -B "$work/build" -DZIPCCL_TESTS=OFF -DZIPCCL_SIMT=OFF -DZIPCCL_CUDA=on >"$work/cmake.log" 2>&1; then
+    cmake --build "$work/build" -j --target zipcclctl zipcclctl_cuda >"$work/cmake.log" 2>&1 || cat "$work/cmake.log"
+fi
 status=0
-"$work/codec_gpu_test" "${1:-256}" >gpu-report.txt 2>&1 || status=$?
+{
+    "$work/codec_gpu_test" "${1:-256}" || status=$?
+    if [ "$status" != 77 ]; then
+        "$work/reduce_gpu_test" || status=$?
+        if [ -x "$work/build/bin/zipcclctl" ]; then
+            "$work/build/bin/zipcclctl" bench codec --device cuda --min-time 0.2 || status=$?
+        else
+            echo "no benchmark: zipcclctl could not be built here"
+        fi
+    fi
+} >gpu-report.txt 2>&1
 cat gpu-report.txt
 exit "$status"

@@ -18,7 +18,7 @@ extern "C" {
 
 namespace {
 
-constexpr double ENCODE_LIMIT = 49, DECODE_LIMIT = 28.5; /* instructions a value, test_count */
+constexpr double ENCODE_LIMIT = 38, DECODE_LIMIT = 28.5; /* instructions a value, test_count */
 int g_failures;
 const zipcclDataType_t g_floats[] = {zipcclBfloat16, zipcclFloat16, zipcclFloat32, zipcclFloat8e4m3, zipcclFloat8e5m2};
 #define EXPECT(c, ...)                                                                                                 \

@@ -130,9 +130,8 @@ void run_encode(zipcclCodec_t codec, zipcclDataType_t dtype, bool reread, Batch 
     const zipccl_cuda_segment *table = b.table.data();
     if (codec == zipcclCodecTop7)
         start(std::string("zip_window_") + type_name(dtype), b.grid, 0, d.work, table);
-    const bool wide = dtype == zipcclFloat32 && !reread;
     start(std::string("zip_encode_") + codec_name(codec) + "_" + type_name(dtype) + (reread ? "_reread" : ""), b.grid,
-          wide ? zip::kEncodeSharedFp32 : zip::kEncodeShared, d.work, table, b.results.data());
+          zip::encode_shared(codec, dtype, !reread), d.work, table, b.results.data());
 }
 
 void run_decode(zipcclCodec_t codec, zipcclDataType_t dtype, Batch &b) {

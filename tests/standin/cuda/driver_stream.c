@@ -12,7 +12,7 @@
         e = standin_init();                                                                                            \
     if (e)                                                                                                             \
     return (CUresult)e
-#define ENTER(call) ENTER_AS(call, false)
+#define ENTER(call)  ENTER_AS(call, false)
 #define RETURN(call) return (CUresult)(call)
 
 STANDIN_EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {

@@ -176,10 +176,70 @@ static void case_fault(struct e2e *e) {
 }
 E2E_CASE(fault, 60)
 
+/* Takes any error: until there is one, or 12 operations have worked. */
+static void any_error_rank(struct e2e_rank *r) {
+    cudaStream_t cuda;
+    zipcclStream_t stream = NULL;
+    float *memory;
+    double start = e2e_now();
+    CUDA_OK(cudaSetDevice(0));
+    CUDA_OK(cudaStreamCreateWithFlags(&cuda, cudaStreamNonBlocking));
+    CUDA_OK(cudaMalloc((void **)&memory, 4 * COUNT * sizeof(float)));
+    CUDA_OK(cudaMemsetAsync(memory, 0, 4 * COUNT * sizeof(float), cuda));
+    zipcclComm_t comm = e2e_comm(r);
+    zipcclResult_t error = zipcclStreamFromCuda(&stream, cuda);
+    if (error == zipcclSuccess)
+        E2E_OK(comm, zipcclCommSetCodec(comm, zipcclCodecTier));
+    for (int i = 0; i < 12 && error == zipcclSuccess; i++) {
+        error = i % 2 ? zipcclAllGather(memory + r->rank * COUNT, memory, COUNT, zipcclFloat32, comm, stream)
+                      : zipcclAllReduce(memory, memory, COUNT, zipcclFloat32, zipcclSum, comm, stream);
+        CUDA_OK(cudaStreamSynchronize(cuda));
+        if (error == zipcclSuccess)
+            E2E_OK(NULL, zipcclCommGetAsyncError(comm, &error));
+    }
+    e2e_report(r, error, error == zipcclSuccess || stream ? comm : NULL, start);
+    (void)zipcclCommAbort(comm);
+    (void)zipcclStreamDestroy(stream);
+}
+
+static void arm(const char *path, const char *rule) {
+    FILE *f = fopen(path, "w");
+    E2E_CHECK(f && fputs(rule, f) >= 0 && fclose(f) == 0, "%s", path);
+}
+
+/* A call of the daemons fails once: an error or a slower way, never a hang; the next job works. */
+static void case_calls_fail(struct e2e *e) {
+    static const char *const rules[] = {
+        "cudaIpcOpenEventHandle:5=2", "cudaIpcOpenMemHandle:1=1", "cudaMemcpyAsync:3=1", "cudaEventRecord:4=400",
+        "cudaLaunchKernel:2=2",       "cudaMemsetAsync:2=2",      "cudaSetDevice:9=2",
+    };
+    struct e2e_group g;
+    char path[96];
+    snprintf(path, sizeof(path), "%s/fail", e->dir);
+    arm(path, "\n");
+    setenv("ZIPCCL_STANDIN_FAIL_FILE", path, 1);
+    e2e_set(e, "device=cuda");
+    e2e_daemons(e, 2);
+    unsetenv("ZIPCCL_STANDIN_FAIL_FILE"); /* of the daemons alone */
+    for (unsigned i = 0; i <= sizeof(rules) / sizeof(rules[0]); i++) {
+        bool last = i == sizeof(rules) / sizeof(rules[0]);
+        arm(path, last ? "" : rules[i]);
+        e2e_start(e, &g, "01", any_error_rank, NULL);
+        e2e_wait(e, &g, 30);
+        e2e_daemons_live(e);
+        for (int rank = 0; rank < 2; rank++) {
+            const struct e2e_report *report = &g.shared->reports[rank];
+            E2E_CHECK(report->result == zipcclSuccess || report->text[0], "%s: an error without a text", rules[i]);
+            E2E_CHECK(!last || report->result == zipcclSuccess, "%s", report->text);
+        }
+    }
+}
+E2E_CASE(calls_fail, 100)
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_gpu),      cmocka_unit_test(test_host_daemon), cmocka_unit_test(test_capture),
-        cmocka_unit_test(test_daemon_dies), cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_daemon_dies), cmocka_unit_test(test_fault),       cmocka_unit_test(test_calls_fail),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

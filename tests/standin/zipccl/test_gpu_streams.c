@@ -51,6 +51,44 @@ static void case_turns(struct e2e *e) {
 }
 E2E_CASE(turns, 100)
 
+/* Two communicators on streams of their own, which two nodes issue in opposite orders: neither waits for the other. */
+static void opposite_rank(struct e2e_rank *r) {
+    struct gpu_rank g[2];
+    int32_t *memory, host[2][2 * COUNT];
+    zipcclComm_t comm[2];
+    gpu_rank_begin(&g[0], 0);
+    gpu_rank_begin(&g[1], 0);
+    comm[0] = e2e_comm(r);
+    comm[1] = e2e_comm(r);
+    CUDA_OK(cudaMalloc((void **)&memory, sizeof(host)));
+    CUDA_OK(cudaMemset(memory, r->rank + 1, sizeof(host)));
+    CUDA_OK(cudaDeviceSynchronize());
+    for (unsigned i = 0; i < 40; i++) {
+        unsigned k = (i + (unsigned)r->rank) % 2;
+        int32_t *all = memory + k * 2 * COUNT;
+        E2E_OK(comm[k], zipcclAllGather(all + r->rank * (int)COUNT, all, COUNT, zipcclInt32, comm[k], g[k].stream));
+    }
+    for (unsigned k = 0; k < 2; k++) {
+        CUDA_OK(cudaMemcpyAsync(host[k], memory + k * 2 * COUNT, sizeof(host[k]), cudaMemcpyDefault, g[k].cuda));
+        CUDA_OK(cudaStreamSynchronize(g[k].cuda));
+        for (unsigned i = 0; i < 2 * COUNT; i++)
+            E2E_CHECK(host[k][i] == (i < COUNT ? 0x01010101 : 0x02020202), "value %u is %x", i, (unsigned)host[k][i]);
+        E2E_OK(NULL, zipcclStreamSynchronize(g[k].stream));
+        E2E_OK(NULL, zipcclCommDestroy(comm[k]));
+    }
+    E2E_OK(NULL, zipcclCudaForget(memory));
+    CUDA_OK(cudaFree(memory));
+    gpu_rank_end(&g[0]);
+    gpu_rank_end(&g[1]);
+}
+
+static void case_opposite(struct e2e *e) {
+    e2e_set(e, "device=cuda");
+    e2e_daemons(e, 2);
+    e2e_ranks(e, "01", opposite_rank, NULL, 60);
+}
+E2E_CASE(opposite, 70)
+
 /* Counts that are in the GPU's memory, and written there by the stream itself. */
 static void capped_rank(struct e2e_rank *r) {
     enum { MOST = 3000 };
@@ -205,10 +243,8 @@ E2E_CASE(killed, 70)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_capped),
-        cmocka_unit_test(test_cost),
-        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_turns),  cmocka_unit_test(test_capped),   cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_killed), cmocka_unit_test(test_opposite),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -84,6 +84,47 @@ static void hostile(void **state) {
     assert_int_equal(unpack_bytes(WIRE_BUFFER_REGISTER, escape, 0), zipcclInvalidArgument);
 }
 
+static zipcclResult_t repack(uint16_t type, const ProtobufCMessage *m) {
+    uint8_t bytes[4096];
+    assert_true(protobuf_c_message_get_packed_size(m) <= sizeof bytes);
+    return unpack_bytes(type, bytes, protobuf_c_message_pack(m, bytes));
+}
+
+/* Memory and streams of GPUs: sizes of what names them. */
+static void gpus(void **state) {
+    (void)state;
+    uint8_t bytes[64] = {1};
+    Zipccl__BufferRegister b = ZIPCCL__BUFFER_REGISTER__INIT;
+    b.bytes = 4096;
+    assert_int_equal(repack(WIRE_BUFFER_REGISTER, &b.base), zipcclSuccess);
+    b.device = (ProtobufCBinaryData){16, bytes};
+    assert_int_equal(repack(WIRE_BUFFER_REGISTER, &b.base), zipcclInvalidArgument); /* a memfd has no GPU */
+    b.kind = 1;
+    assert_int_equal(repack(WIRE_BUFFER_REGISTER, &b.base), zipcclInvalidArgument); /* no handle */
+    b.handle = (ProtobufCBinaryData){64, bytes};
+    assert_int_equal(repack(WIRE_BUFFER_REGISTER, &b.base), zipcclSuccess);
+    b.kind = 2;
+    assert_int_equal(repack(WIRE_BUFFER_REGISTER, &b.base), zipcclInvalidArgument); /* it comes by descriptor */
+    b.handle.len = 0;
+    assert_int_equal(repack(WIRE_BUFFER_REGISTER, &b.base), zipcclSuccess);
+    b.kind = 3;
+    assert_int_equal(repack(WIRE_BUFFER_REGISTER, &b.base), zipcclInvalidArgument);
+    ProtobufCBinaryData events[2] = {{64, bytes}, {64, bytes}};
+    Zipccl__StreamAttach s = ZIPCCL__STREAM_ATTACH__INIT;
+    s.device = (ProtobufCBinaryData){16, bytes};
+    assert_int_equal(repack(WIRE_STREAM_ATTACH, &s.base), zipcclInvalidArgument); /* no events */
+    s.events = events;
+    s.n_events = 2;
+    assert_int_equal(repack(WIRE_STREAM_ATTACH, &s.base), zipcclSuccess);
+    events[1].len = 63;
+    assert_int_equal(repack(WIRE_STREAM_ATTACH, &s.base), zipcclInvalidArgument);
+    events[1].len = 64;
+    s.device.len = 15;
+    assert_int_equal(repack(WIRE_STREAM_ATTACH, &s.base), zipcclInvalidArgument);
+    Zipccl__StreamRef none = ZIPCCL__STREAM_REF__INIT;
+    assert_int_equal(repack(WIRE_STREAM_DETACH, &none.base), zipcclInvalidArgument);
+}
+
 static void names(void **state) {
     (void)state;
     assert_string_equal(wire_type_name(WIRE_COMM_INIT), "COMM_INIT");
@@ -97,7 +138,7 @@ static void names(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip), cmocka_unit_test(hostile),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip), cmocka_unit_test(hostile), cmocka_unit_test(gpus),
                                        cmocka_unit_test(names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
