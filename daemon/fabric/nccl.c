@@ -348,7 +348,7 @@ static void entry_ended(struct fabric *f, struct nccl_entry *entry) {
     struct nccl_comm *comm = entry->comm;
     zipcclResult_t result = entry->command.result;
     if (result && !comm->over)
-        nccl_comm_end(comm, result, true);
+        nccl_comm_end(comm, result);
     result = result && comm->over ? comm->reason : result;
     for (unsigned i = 0; i < entry->nsends; i++)
         nccl_send_end(f, entry->sends[i], result);
@@ -477,7 +477,7 @@ static void nccl_disconnect(struct fabric *f, struct fabric_peer *peer) {
 static void nccl_abort(struct fabric *f, uint64_t key) {
     struct nccl_comm *comm = nccl_comm_find(f, key);
     if (comm)
-        nccl_comm_end(comm, zipcclAborted, true);
+        nccl_comm_end(comm, zipcclAborted);
     else
         fabric_ucx.abort(f->below, key);
 }

@@ -36,7 +36,6 @@ enum nccl_kind {
     NCCL_FINAL,        /* sender to receiver: the place; with them go those of yours that have their receives here */
     NCCL_DROP,         /* receiver to sender: this message is not wanted */
     NCCL_LEFT,         /* nothing more comes from here: it was forgotten */
-    NCCL_BROKEN,       /* the communicator has failed here */
 };
 
 struct nccl_control {
@@ -155,8 +154,8 @@ struct nccl_comm {
     /* the launching thread's */
     ncclComm_t handle;
     bool made, broken, told;
-    uint64_t leave_by;        /* ns */
-    struct nccl_peer peers[]; /* own: unused */
+    uint64_t leave_by, failed_at; /* ns */
+    struct nccl_peer peers[];     /* own: unused */
 };
 
 /* The functions of the libraries; those of `LATER` may be missing. */
@@ -250,8 +249,9 @@ void nccl_wake(struct fabric *f);
 struct nccl_comm *nccl_comm_find(struct fabric *f, uint64_t key); /* NULL: not known; it may be over */
 ZIPCCL_MUST_CHECK zipcclResult_t nccl_comm_join(struct fabric *f, uint64_t key, uint32_t node, uint32_t nnodes,
                                                 struct fabric_peer *const *peers);
-/* Ends what it has under way, and the communicator; may be called again. tell: the other nodes, too. */
-void nccl_comm_end(struct nccl_comm *comm, zipcclResult_t reason, bool tell);
+/* Ends what it has under way, and the communicator; may be called again. The other nodes are not told: the failure of
+ * an operation is, by the daemons, with its cause. */
+void nccl_comm_end(struct nccl_comm *comm, zipcclResult_t reason);
 /* The user will not name it again. One that has nothing under way and did not fail is left in peace. */
 void nccl_comm_forget(struct nccl_comm *comm);
 void nccl_comm_release(struct nccl_comm *comm); /* one user less; frees it with the last */

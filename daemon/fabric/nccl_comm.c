@@ -58,7 +58,7 @@ static void told(struct fabric_send *send, zipcclResult_t result) {
     letter->next = f->spare_letters;
     f->spare_letters = letter;
     if (result && !comm->over)
-        nccl_comm_end(comm, result, false);
+        nccl_comm_end(comm, result);
     nccl_comm_release(comm);
 }
 
@@ -78,7 +78,7 @@ void nccl_comm_tell(struct nccl_comm *comm, uint32_t node, const struct nccl_con
         f->all_letters = letter;
     } else {
         if (!comm->over)
-            nccl_comm_end(comm, zipcclOutOfMemory, false);
+            nccl_comm_end(comm, zipcclOutOfMemory);
         return;
     }
     letter->comm = comm;
@@ -122,15 +122,13 @@ static void heard(struct fabric_recv *recv, zipcclResult_t result) {
     struct nccl_comm *comm = peer->comm;
     if (!comm->over) {
         if (result != zipcclSuccess)
-            nccl_comm_end(comm, result, true);
+            nccl_comm_end(comm, result);
         else if (!is_sound(peer, recv->bytes))
-            nccl_comm_end(comm, zipcclCorruptData, true);
-        else if (peer->heard.kind == NCCL_BROKEN)
-            nccl_comm_end(comm, zipcclAborted, false);
+            nccl_comm_end(comm, zipcclCorruptData);
         else if (peer->heard.kind == NCCL_LEFT)
             peer_left(peer);
         else if (!nccl_order_heard(peer, &peer->heard))
-            nccl_comm_end(comm, zipcclCorruptData, true);
+            nccl_comm_end(comm, zipcclCorruptData);
     }
     /* Also of one that is over: an unread message would keep its sender. */
     if (result == zipcclSuccess && !comm->gone)
@@ -215,14 +213,9 @@ static void end(struct nccl_comm *comm, zipcclResult_t reason, enum nccl_what wh
     nccl_order_run(comm->fabric); /* others may have waited for its places */
 }
 
-void nccl_comm_end(struct nccl_comm *comm, zipcclResult_t reason, bool tell) {
-    struct nccl_control broken = {.kind = NCCL_BROKEN};
-    if (comm->over)
-        return;
-    comm->over = true; /* for what telling may find */
-    if (tell)
-        tell_others(comm, &broken);
-    end(comm, reason, NCCL_ABORT);
+void nccl_comm_end(struct nccl_comm *comm, zipcclResult_t reason) {
+    if (!comm->over)
+        end(comm, reason, NCCL_ABORT);
 }
 
 void nccl_comm_forget(struct nccl_comm *comm) {
@@ -248,7 +241,7 @@ void nccl_comm_answer(struct nccl_command *command) {
     if (command->what == NCCL_MAKE_ID && command->result && !comm->over)
         nccl_order_plain(comm);
     else if (command->what == NCCL_FAILED || (command->result && command->what < NCCL_LEAVE))
-        nccl_comm_end(comm, command->result, true);
+        nccl_comm_end(comm, command->result);
     else if (command->what == NCCL_MAKE_ID && !comm->over)
         nccl_order_init(comm);
     if (command->what != NCCL_FAILED) /* unasked: the abort that follows keeps the communicator */

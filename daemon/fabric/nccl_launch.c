@@ -18,6 +18,7 @@
 #define LOOK_NS  20000 /* while something is under way; ten times that after a while without an end */
 #define LOOKS    50u
 #define LEAVE_NS 2000000000u
+#define GRACE_NS 500000000u
 
 static uint64_t now_ns(void) {
     struct timespec ts;
@@ -241,7 +242,10 @@ static bool land(struct fabric *f) {
     for (struct nccl_entry *entry = f->flying; entry; entry = entry->next) {
         struct nccl_comm *comm = entry->comm;
         ncclResult_t state = comm->broken || comm->told ? ncclSuccess : ask_state(f, comm);
-        if (is_bad(state))
+        /* A node that aborts looks like one that is gone: what happened is told by the daemons, or by UCX. */
+        if (state == ncclRemoteError && comm->failed_at == 0)
+            comm->failed_at = now_ns();
+        else if (is_bad(state) && (state != ncclRemoteError || now_ns() - comm->failed_at > GRACE_NS))
             note_failure(f, comm, result_of(state));
     }
     return any;

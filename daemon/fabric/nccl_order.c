@@ -47,7 +47,7 @@ static void take_out(struct fabric *f, const struct nccl_entry *entry) {
 static struct nccl_entry *new_entry(struct nccl_comm *comm, uint64_t time, uint32_t initiator, uint32_t partner) {
     struct nccl_entry *entry = calloc(1, sizeof(*entry));
     if (!entry) {
-        nccl_comm_end(comm, zipcclOutOfMemory, true);
+        nccl_comm_end(comm, zipcclOutOfMemory);
         return NULL;
     }
     entry->comm = comm;

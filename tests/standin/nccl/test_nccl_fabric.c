@@ -332,11 +332,8 @@ static int aborted(struct rank *rank) {
     CHECK(!wait_for(&node, &none, 0.1));
     CHECK(unwanted.result == PENDING && missing.result == PENDING);
     ranks_meet(rank, 1);
-    if (rank->rank == 1)
-        fabric_nccl.abort(node.fabric, 1);
-    CHECK(wait_for(&node, &unwanted, WAIT) && unwanted.result != zipcclSuccess); /* on both nodes */
-    if (rank->rank == 0)
-        fabric_nccl.abort(node.fabric, 1);
+    fabric_nccl.abort(node.fabric, 1);
+    CHECK(wait_for(&node, &unwanted, WAIT) && unwanted.result != zipcclSuccess);
     CHECK(wait_for(&node, &missing, WAIT) && missing.result == zipcclAborted);
     talk(&node, 2, 0, 1);
     start_recv(&node, &missing, 1, 0, 1 - rank->rank, 9);
@@ -400,6 +397,18 @@ static void test_death(void **state) {
     assert_int_equal(ranks_run(3, death, NULL, 0), 0);
 }
 
+/* As daemons do: rank 0 sees that something fails, then both abort. One message may have been before the failure. */
+static void end_failed(struct node *node, const struct message *out, const struct message *in) {
+    int rank = node->rank->rank;
+    CHECK(rank == 1 || (wait_for(node, out, WAIT) && wait_for(node, in, WAIT)));
+    CHECK(rank == 1 || in->result != zipcclSuccess || out->result != zipcclSuccess);
+    atomic_fetch_add(&node->rank->shared->step[1], 1);
+    while (atomic_load(&node->rank->shared->step[1]) < 2)
+        turn(node, 1);
+    fabric_nccl.abort(node->fabric, 1);
+    CHECK(wait_for(node, out, WAIT) && wait_for(node, in, WAIT));
+}
+
 /* A call of NCCL or CUDA fails on rank 0: messages end on both, the communicator is over, the next one works. */
 static int failing(struct rank *rank) {
     struct node node;
@@ -410,11 +419,7 @@ static int failing(struct rank *rank) {
     allocate(&in, DEVICE, 50000);
     start_send(&node, &out, 1, 0, 1 - rank->rank, 7);
     start_recv(&node, &in, 1, 0, 1 - rank->rank, 7);
-    CHECK(wait_for(&node, &out, WAIT) && wait_for(&node, &in, WAIT));
-    /* One may have been before the failure; on rank 1, both. */
-    CHECK(rank->rank == 1 || in.result != zipcclSuccess || out.result != zipcclSuccess);
-    ranks_meet(rank, 1);
-    fabric_nccl.abort(node.fabric, 1);
+    end_failed(&node, &out, &in);
     join(&node, 2, 0, 1);
     talk(&node, 2, 0, 0);
     release(&out);
@@ -433,10 +438,7 @@ static int sticky(struct rank *rank) {
     allocate(&in, PINNED, 50000);
     start_send(&node, &out, 1, 0, 1 - rank->rank, 7);
     start_recv(&node, &in, 1, 0, 1 - rank->rank, 7);
-    CHECK(wait_for(&node, &out, WAIT) && wait_for(&node, &in, WAIT));
-    CHECK(rank->rank == 1 || in.result != zipcclSuccess || out.result != zipcclSuccess);
-    ranks_meet(rank, 1);
-    fabric_nccl.abort(node.fabric, 1);
+    end_failed(&node, &out, &in);
     for (uint64_t key = 2; key < 4; key++) { /* first rank 0 is its node 0, then rank 1 */
         uint32_t self = (uint32_t)(key == 2 ? rank->rank : 1 - rank->rank);
         struct fabric_peer *peers[2] = {node.peers[1 - rank->rank], node.peers[1 - rank->rank]};
