@@ -117,6 +117,7 @@ struct comm_node {
     char listen[112];
     uint8_t *fabric;
     size_t fabric_bytes;
+    char fabric_name[8];
     uint64_t link_rate_bits, encode_bps, decode_bps;
     uint32_t chunk_bytes;
     bool ready;

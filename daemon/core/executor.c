@@ -84,6 +84,14 @@ zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t n
     for (uint32_t i = 0; peers && i < topology->nnodes; i++)
         c->peers[i] = peers[i];
     c->topology = (struct plan_topology){topology->nranks, topology->nnodes, c->rank_node};
+    const struct fabric_ops *fabric = topology->nnodes > 1 ? executor->config.fabric_ops : NULL;
+    zipcclResult_t result = fabric && fabric->join
+                                ? fabric->join(executor->config.fabric, key, node, topology->nnodes, peers)
+                                : zipcclSuccess;
+    if (result) {
+        exec_comm_free(c);
+        return result;
+    }
     *comm = c;
     return zipcclSuccess;
 }

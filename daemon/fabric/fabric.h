@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fabric seam: messages between daemons. `ucx` runs on UCX active messages.
+ * The fabric seam: messages between daemons. `ucx` runs on UCX active messages; `nccl` moves values in memory of a GPU
+ * by NCCL, and all else by ucx.
  *
  * All functions are called on the loop thread. Progress happens on a thread of the fabric's own; fabric poll, called
  * when fd is readable, runs the callbacks on the loop thread. A message waits at its sender (rendezvous) or in the
@@ -96,6 +97,7 @@ struct fabric_config {
     const char *tls;         /* UCX_TLS, NULL: UCX's own choice */
     const char *net_devices; /* UCX_NET_DEVICES, NULL: all */
     uint64_t link_rate_bits; /* bits a second that this node may send to all others together; 0: uncapped */
+    unsigned cuda_device;    /* nccl: the GPU whose memory it moves */
 };
 
 struct fabric_ops {
@@ -108,6 +110,12 @@ struct fabric_ops {
     ZIPCCL_MUST_CHECK zipcclResult_t (*connect)(struct fabric *fabric, const void *address, size_t bytes,
                                                 const struct fabric_tokens *tokens, struct fabric_peer **peer);
     void (*disconnect)(struct fabric *fabric, struct fabric_peer *peer);
+    /* A communicator is made, of these nodes, on all of them (own peer: not used); NULL where the fabric need not know.
+     * Before anything is sent or received of it. Ended by forget. */
+    ZIPCCL_MUST_CHECK zipcclResult_t (*join)(struct fabric *fabric, uint64_t comm, uint32_t node, uint32_t nnodes,
+                                             struct fabric_peer *const *peers);
+    /* Whether values there, in memory of a GPU, may be sent and received as they are in comm; NULL: none may. */
+    bool (*takes)(struct fabric *fabric, uint64_t comm, const void *values);
     void (*send)(struct fabric *fabric, struct fabric_send *send);
     void (*recv)(struct fabric *fabric, struct fabric_recv *recv);
     /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come
@@ -132,5 +140,6 @@ struct fabric_ops {
 };
 
 extern const struct fabric_ops fabric_ucx;
+extern const struct fabric_ops fabric_nccl; /* with CUDA only */
 
 #endif

@@ -99,10 +99,12 @@ static void chunks_rank(struct e2e_rank *r) {
     gpu_rank_begin(&g, local_index("0011", r->rank));
     any_world_set(&w, "0011", r->rank, e2e_comm(r));
     gpu_buffers_new(&b, &g, GPU_MALLOC, GPU_MALLOC, (size_t)4 * CHUNKS_COUNT * sizeof(float));
-    for (unsigned i = 0; i < 8; i++) {
-        struct any_op a = {.op = ops[i / 2],
+    for (unsigned i = 0; i < 12; i++) {
+        struct any_op a = {.op = ops[i / 2 % 4],
                            .dtype = i % 2 ? zipcclFloat32 : zipcclBfloat16,
-                           .codec = i % 4 < 2 ? zipcclCodecTier : zipcclCodecTop7,
+                           .codec = i >= 8      ? zipcclCodecRaw
+                                    : i % 4 < 2 ? zipcclCodecTier
+                                                : zipcclCodecTop7,
                            .arm = zipcclArmHierarchical,
                            .redop = i % 2 ? zipcclSum : zipcclAvg,
                            .count = CHUNKS_COUNT,
@@ -118,10 +120,10 @@ static void chunks_rank(struct e2e_rank *r) {
     gpu_rank_end(&g);
 }
 
-/* What only GPUs can have done: the daemons have launched kernels. */
-static void check_launches(const struct e2e *e, unsigned node) {
+/* What only GPUs can have done: the daemons have launched kernels; and which fabric carried the values. */
+static void check_launches(const struct e2e *e, unsigned node, bool nccl) {
     char path[128], row[65] = "";
-    unsigned long launches = 0;
+    unsigned long launches = 0, sends = 0;
     snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)e->daemons[node].pid);
     FILE *f = fopen(path, "r");
     E2E_CHECK(f, "%s", path);
@@ -130,29 +132,42 @@ static void check_launches(const struct e2e *e, unsigned node) {
         unsigned long n;
         if (sscanf(row, "%64s %lu", name, &n) == 2 && strncmp(name, "cudaLaunchKernel", 16) == 0)
             launches += n;
+        else if (strcmp(name, "ncclSend") == 0)
+            sends += n;
     }
     fclose(f);
     E2E_CHECK(launches > 100, "node %u has launched %lu kernels", node, launches);
+    E2E_CHECK((sends > 20) == nccl, "node %u has sent %lu messages by NCCL", node, sends);
 }
 
-static void case_chunks(struct e2e *e) {
+static void run_chunks(struct e2e *e, const char *fabric) {
     char path[96];
     pool();
     snprintf(path, sizeof(path), "%s/count", e->dir);
     setenv("ZIPCCL_STANDIN_COUNT", path, 1);
     e2e_set(e, "device=cuda");
     e2e_set(e, "chunk_bytes=64KiB");
+    e2e_set(e, "fabric=%s", fabric);
     e2e_daemons(e, 2);
     unsetenv("ZIPCCL_STANDIN_COUNT");
     e2e_ranks(e, "0011", chunks_rank, NULL, 100);
-    check_launches(e, 0);
-    check_launches(e, 1);
+    check_launches(e, 0, strcmp(fabric, "ucx") != 0);
+    check_launches(e, 1, strcmp(fabric, "ucx") != 0);
+}
+
+static void case_chunks(struct e2e *e) {
+    run_chunks(e, "auto"); /* NCCL */
 }
 E2E_CASE(chunks, 110)
 
+static void case_chunks_ucx(struct e2e *e) {
+    run_chunks(e, "ucx");
+}
+E2E_CASE(chunks_ucx, 110)
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_node), cmocka_unit_test(test_two_nodes),
-                                       cmocka_unit_test(test_chunks)};
+                                       cmocka_unit_test(test_chunks), cmocka_unit_test(test_chunks_ucx)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -221,6 +221,7 @@ static void case_calls_fail(struct e2e *e) {
     snprintf(path, sizeof(path), "%s/fail", e->dir);
     arm(path, "\n");
     setenv("ZIPCCL_STANDIN_FAIL_FILE", path, 1);
+    e2e_set(e, "fabric=ucx"); /* whose calls of CUDA are the device's alone */
     e2e_set(e, "device=cuda");
     e2e_daemons(e, 2);
     unsetenv("ZIPCCL_STANDIN_FAIL_FILE"); /* of the daemons alone */
