@@ -15,7 +15,7 @@ size_t dtype_bytes(ncclDataType_t dtype) {
 
 /* What goes to rank `to`, NULL: nothing. */
 static const uint8_t *part_to(const struct ncclComm *comm, const struct op *op, size_t n, int to) {
-    const uint8_t *send = op->send;
+    const uint8_t *send = standin_view(op->send);
     int root = (int)op->call.root;
     switch (op->call.function) {
     case BROADCAST:
@@ -58,7 +58,7 @@ static bool is_in_parts(const struct op *op) {
 /* All that comes goes to scratch first: results may lie where values are still sent from. */
 static bool run_collective(struct ncclComm *comm, const struct op *op) {
     size_t n = op->call.count * dtype_bytes((ncclDataType_t)op->call.dtype), ranks = (size_t)comm->nranks;
-    uint8_t *scratch = malloc(n * ranks + 1), *recv = op->recv;
+    uint8_t *scratch = malloc(n * ranks + 1), *recv = standin_view(op->recv);
     struct transfer *transfers = calloc(2 * ranks, sizeof(*transfers));
     const uint8_t **inputs = calloc(ranks, sizeof(*inputs));
     unsigned used = 0;
@@ -110,7 +110,7 @@ static void run_own(const struct launch *l) {
         if (!send || !recv || memcmp(&send->call, &recv->call, sizeof(send->call)) != 0)
             rule_broken("order of calls", "rank %d sends to itself what it does not receive in the same group",
                         l->comm->rank);
-        memmove(recv->recv, send->send, send->send_bytes);
+        memmove(standin_view(recv->recv), standin_view(send->send), send->send_bytes);
     }
 }
 
@@ -123,7 +123,7 @@ static void run_messages(struct launch *l) {
             continue;
         transfers[used++] = (struct transfer){.peer = op->peer,
                                               .send = op->is_send,
-                                              .data = op->is_send ? (uint8_t *)(uintptr_t)op->send : op->recv,
+                                              .data = standin_view(op->is_send ? op->send : op->recv),
                                               .bytes = op->is_send ? op->send_bytes : op->recv_bytes,
                                               .call = op->call};
     }

@@ -360,6 +360,7 @@ static int injection(struct rank *r) {
         OK(ncclCommGetAsyncError(comm, &state));
     CHECK(state == ncclRemoteError);
     OK(ncclCommAbort(comm));
+    CHECK(ranks_idle(r, 20)); /* an abort does not wait for the stream */
     cudaFree(buffer);
     return 0;
 }

@@ -42,10 +42,11 @@ struct message {
 };
 
 static const struct fabric_tokens same_token = {.show = {1, 2, 3}, .expect = {1, 2, 3}};
+static uint64_t link_rate; /* of the ranks to come */
 
 static void open_node(struct node *node, struct rank *rank) {
     struct ranks_shared *shared = rank->shared;
-    struct fabric_config config = {.cuda_device = (unsigned)rank->rank};
+    struct fabric_config config = {.cuda_device = (unsigned)rank->rank, .link_rate_bits = link_rate};
     const char *why = NULL;
     size_t bytes;
     *node = (struct node){.rank = rank};
@@ -229,6 +230,15 @@ static int values(struct rank *rank) {
 static void test_values(void **state) {
     (void)state;
     assert_int_equal(ranks_run(3, values, NULL, 0), 0);
+}
+
+/* On a link with a rate, where large messages of host memory go in pieces. */
+static void test_paced_values(void **state) {
+    (void)state;
+    link_rate = 2000000000u;
+    int end = ranks_run(2, values, NULL, 0);
+    link_rate = 0;
+    assert_int_equal(end, 0);
 }
 
 /* Three GPUs, a communicator of each two and one of all; every node begins with another one. Without one order over all
@@ -516,9 +526,10 @@ static void test_failures(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),    cmocka_unit_test(test_orders),
-                                       cmocka_unit_test(test_failures),  cmocka_unit_test(test_death),
-                                       cmocka_unit_test(test_injection), cmocka_unit_test(test_sticky),
-                                       cmocka_unit_test(test_older)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),   cmocka_unit_test(test_paced_values), cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_failures), cmocka_unit_test(test_death),        cmocka_unit_test(test_injection),
+        cmocka_unit_test(test_sticky),   cmocka_unit_test(test_older),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
