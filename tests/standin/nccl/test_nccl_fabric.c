@@ -213,8 +213,8 @@ static int values(struct rank *rank) {
                 continue;
             bool ended = wait_for(&node, &in[i], WAIT) && wait_for(&node, &out[i], WAIT);
             if (!ended)
-                fprintf(stderr, "rank %d, round %d, message %d of %zu bytes: received %d, sent %d\n", rank->rank, late, k,
-                        in[i].bytes, (int)in[i].result, (int)out[i].result);
+                fprintf(stderr, "rank %d, round %d, message %d of %zu bytes: received %d, sent %d\n", rank->rank, late,
+                        k, in[i].bytes, (int)in[i].result, (int)out[i].result);
             CHECK(ended);
             CHECK(in[i].result == zipcclSuccess && out[i].result == zipcclSuccess);
             CHECK(in[i].recv.bytes == in[i].bytes && in[i].recv.header.count == in[i].bytes);
