@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a daemon takes for sessions, communicators, buffers and operations, it gives back.
+ * What a daemon takes for sessions, communicators, buffers and operations, it gives back. With ZIPCCL_TEST_SOAK=1 over
+ * 10,000 sessions and a million requests.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,10 @@
 
 #include "collect.h"
 #include "raw.h"
+
+static bool soak(void) {
+    return getenv("ZIPCCL_TEST_SOAK") != NULL;
+}
 
 struct usage {
     uint64_t rss_kb;
@@ -52,7 +57,7 @@ static void case_sessions(struct e2e *e) {
     struct raw_frame f;
     struct usage before = {0};
     e2e_daemons(e, 1);
-    for (int i = 0; i < 240; i++) {
+    for (int i = 0; i < (soak() ? 10000 : 240); i++) {
         char job[32];
         snprintf(job, sizeof(job), "job-%d", i % 5);
         if (i == 40)
@@ -71,7 +76,7 @@ static void case_sessions(struct e2e *e) {
     compare(e, 0, before, "sessions");
     e2e_alive(e);
 }
-E2E_CASE(sessions, 40)
+E2E_CASE(sessions, soak() ? 400 : 40)
 
 static void operations_rank(struct e2e_rank *r) {
     const int *n = r->args;
@@ -100,21 +105,21 @@ static void operations_rank(struct e2e_rank *r) {
 }
 
 static void case_operations(struct e2e *e) {
-    const int few = 500, many = E2E_SANITIZED ? 3000 : 10000;
+    const int few = 500, many = soak() ? 250000 : E2E_SANITIZED ? 3000 : 10000, seconds = soak() ? 600 : 60;
     pool();
     e2e_daemons(e, 2);
     e2e_ranks(e, "00", operations_rank, &few, 30);
     e2e_ranks(e, "01", operations_rank, &few, 30);
     struct usage before[2] = {settled(e, 0), settled(e, 1)};
-    e2e_ranks(e, "00", operations_rank, &many, 60);
-    e2e_ranks(e, "01", operations_rank, &many, 60);
+    e2e_ranks(e, "00", operations_rank, &many, seconds);
+    e2e_ranks(e, "01", operations_rank, &many, seconds);
     compare(e, 0, before[0], "operations");
     compare(e, 1, before[1], "operations");
     E2E_CHECK(raw_counter(e->daemons[0].socket, "ops_done") >= (uint64_t)(2 * many), "%llu operations counted",
               (unsigned long long)raw_counter(e->daemons[0].socket, "ops_done"));
     E2E_CHECK(raw_counter(e->daemons[0].socket, "ops_failed") == 0, "operations failed");
 }
-E2E_CASE(operations, 110)
+E2E_CASE(operations, soak() ? 1200 : 110)
 
 /* Communicators one after another, of one session and across nodes; every third is left by its end. */
 static void communicators_rank(struct e2e_rank *r) {
