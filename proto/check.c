@@ -57,9 +57,10 @@ static const char *check_comm_init(const Zipccl__CommInit *m) {
 static const char *check_buffer(const Zipccl__BufferRegister *m) {
     if (!m->bytes)
         return "the buffer is empty";
-    if (m->kind > 2)
+    if (m->kind >= WIRE_NUM_MEMORIES)
         return "the kind of the buffer's memory is unknown";
-    if (m->device.len != (m->kind ? UUID_BYTES : 0) || m->handle.len != (m->kind == 1 ? IPC_BYTES : 0))
+    if (m->device.len != (m->kind != WIRE_MEMORY_HOST ? UUID_BYTES : 0) ||
+        m->handle.len != (m->kind == WIRE_MEMORY_CUDA_IPC ? IPC_BYTES : 0))
         return "the device's UUID or the memory handle has the wrong size";
     return NULL;
 }

@@ -15,6 +15,14 @@
 #define WIRE_FEATURE_VERIFY (1u << 0)
 #define WIRE_FEATURE_CUDA   (1u << 1) /* memory and streams of GPUs */
 
+/* BufferRegister.kind: what names the memory. */
+enum wire_memory {
+    WIRE_MEMORY_HOST,     /* a memfd */
+    WIRE_MEMORY_CUDA_IPC, /* a handle, no descriptor */
+    WIRE_MEMORY_CUDA_VMM, /* its descriptor */
+    WIRE_NUM_MEMORIES
+};
+
 /* X(name, value, payload). Payloads named Zipccl__* are protobuf messages. */
 #define WIRE_TYPES(X)                                                                                                  \
     X(WIRE_HELLO, 1, "Hello") /* client's first frame */                                                               \

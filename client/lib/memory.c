@@ -13,6 +13,7 @@
 
 #include "client/lib/cuda.h"
 #include "client/lib/internal.h"
+#include "proto/wire.h"
 #include "zipccl.pb-c.h"
 
 #define PAGE_BYTES 4096u
@@ -235,7 +236,7 @@ zipcclResult_t region_bind(struct region *region, struct session *s, struct bind
     memset(&call, 0, sizeof call);
     m.bytes = region->bytes;
     if (region->kind == REGION_GPU) {
-        m.kind = region->fd < 0 ? 1 : 2;
+        m.kind = region->fd < 0 ? WIRE_MEMORY_CUDA_IPC : WIRE_MEMORY_CUDA_VMM;
         m.id = region->gpu_id;
         m.device = (ProtobufCBinaryData){sizeof region->gpu_uuid, region->gpu_uuid};
         if (region->fd < 0)

@@ -10,11 +10,16 @@
 #include "daemon/core/daemon.h"
 #include "daemon/core/log.h"
 #include "daemon/core/session.h"
+#include "proto/wire.h"
+
+_Static_assert((int)WIRE_MEMORY_HOST == DEVICE_MEMORY_HOST && (int)WIRE_MEMORY_CUDA_IPC == DEVICE_MEMORY_CUDA_IPC &&
+                   (int)WIRE_MEMORY_CUDA_VMM == DEVICE_MEMORY_CUDA_VMM,
+               "what clients say is what the device takes");
 
 void buffer_register(struct session *s, const struct frame *f, const Zipccl__BufferRegister *m) {
     struct daemon *d = s->daemon;
     const uint64_t bytes = m->bytes;
-    const uint32_t nfds = m->kind == DEVICE_MEMORY_CUDA_IPC ? 0 : 1;
+    const uint32_t nfds = m->kind == WIRE_MEMORY_CUDA_IPC ? 0 : 1;
     const char *why = "";
     if (s->job == NULL) {
         session_error(s, f->id, zipcclInvalidUsage, "this session named no job: it cannot register buffers");

@@ -52,14 +52,17 @@ const char *job_priority_name(uint32_t priority) {
     return job_priorities[priority < FLOW_PRIORITIES ? priority : FLOW_NORMAL];
 }
 
+static struct fabric_share job_link_share(const struct job *job) {
+    return (struct fabric_share){job->weight, (enum flow_priority)job->priority, job->rate_bits};
+}
+
 void job_share(struct job *job) {
     struct daemon *d = job->daemon;
-    enum flow_priority priority = (enum flow_priority)job->priority;
-    struct fabric_share share = {job->weight, priority, job->rate_bits};
+    struct fabric_share share = job_link_share(job);
     if (job->flow != NULL)
         d->fabric_ops->flow_set(d->fabric, job->flow, &share);
     if (job->workers != NULL)
-        d->device_ops->flow_set(d->device, job->workers, job->weight, priority);
+        d->device_ops->flow_set(d->device, job->workers, share.weight, share.priority);
 }
 
 /* Where memory is out the job shares as the default does. */
@@ -68,12 +71,11 @@ static void job_open_flows(struct daemon *d, struct job *job) {
     job->rate_bits = d->config.job_rate;
     if (!job_parse_priority(d->config.job_priority, &job->priority))
         job->priority = FLOW_NORMAL;
-    enum flow_priority priority = (enum flow_priority)job->priority;
-    struct fabric_share share = {job->weight, priority, job->rate_bits};
+    struct fabric_share share = job_link_share(job);
     if (d->fabric_ops != NULL)
         job->flow = d->fabric_ops->flow_open(d->fabric, &share);
-    if (d->device_ops != NULL && d->device_ops->flow_open != NULL)
-        job->workers = d->device_ops->flow_open(d->device, job->weight, priority);
+    if (d->device_ops != NULL)
+        job->workers = d->device_ops->flow_open(d->device, share.weight, share.priority);
 }
 
 static void job_close_flows(struct job *job) {

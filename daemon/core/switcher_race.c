@@ -16,12 +16,10 @@
 #define PURSE_MOST   (8 * RACE_ONE)
 #define OVER_MOST    (2u * RACE_ONE)
 #define NOISE_MOST   (RACE_ONE * 3 / 10)
-#define LEAD_NOISE   1u
 #define GUESS_MOST   (RACE_ONE * 30 / 100) /* what is asked for one that was never measured */
 #define RATIO_MOST   (8u * RACE_ONE)
-#define BREAK_SLOW                                                                                                     \
-    130u /* percent: those in force before and after differ so much that what is between tells nothing                 \
-          */
+/* Percent: those in force before and after differ so much that what is between tells nothing. */
+#define BREAK_SLOW   130u
 #define BREAK_FAST   75u
 #define RECENT_LEAST 2u /* times of the one in force before others are measured */
 
@@ -237,7 +235,7 @@ static uint32_t judge(struct switch_kind *k, uint64_t before, uint64_t after) {
         ratio = first > second ? first : second;
     }
     size_t step = step_of(c->nsamples);
-    uint32_t lead = larger(steps[step].lead, LEAD_NOISE * noise(k) * steps[step].noise / RACE_ONE);
+    uint32_t lead = larger(steps[step].lead, noise(k) * steps[step].noise / RACE_ONE);
     if (!c->kept || ratio >= RACE_ONE || RACE_ONE - ratio < lead)
         return 0;
     put_in_force(k, i, ratio);

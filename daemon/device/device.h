@@ -26,7 +26,7 @@ struct device_stream; /* a client's stream of a GPU, as its daemon sees it */
 #define DEVICE_UUID_BYTES 16u
 #define DEVICE_IPC_BYTES  64u /* of a CUDA IPC handle */
 
-enum device_memory_kind { DEVICE_MEMORY_HOST, DEVICE_MEMORY_CUDA_IPC, DEVICE_MEMORY_CUDA_VMM, DEVICE_MEMORY_KINDS };
+enum device_memory_kind { DEVICE_MEMORY_HOST, DEVICE_MEMORY_CUDA_IPC, DEVICE_MEMORY_CUDA_VMM };
 
 /* What a client hands over. Nothing of it is kept but copies. */
 struct device_import {

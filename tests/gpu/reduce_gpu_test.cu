@@ -11,21 +11,13 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/reduce_cuda.h"
+#include "tests/gpu/check.h"
 
 extern "C" {
 #include "kernels/codec.h"
 #include "kernels/dtype.h"
 #include "kernels/reduce.h"
 }
-
-#define CHECK(e)                                                                                                       \
-    do {                                                                                                               \
-        const cudaError_t r_ = (e);                                                                                    \
-        if (r_ != cudaSuccess) {                                                                                       \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(r_));                                         \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 namespace {
 

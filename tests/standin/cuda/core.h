@@ -153,6 +153,8 @@ void standin_op_use(struct standin_op *op, const void *p);
 void standin_op_free(struct standin_op *op); /* without the lock; one that was not queued too */
 /* Takes the operation over, whatever it returns. */
 STANDIN_EXPORT int standin_push(void *stream, struct standin_op *op);
+/* A function of the caller's, in the stream's order. */
+STANDIN_EXPORT int standin_host_func(void *stream, void (*fn)(void *), void *arg);
 struct CUstream_st *standin_stream(void *handle); /* under the lock; null: no such stream */
 STANDIN_EXPORT int standin_stream_new(void **stream, unsigned flags, int priority);
 STANDIN_EXPORT int standin_stream_destroy(void *stream);

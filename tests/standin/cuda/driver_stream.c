@@ -69,22 +69,9 @@ STANDIN_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
     RETURN(standin_stream_sync(stream));
 }
 
-struct host_call {
-    CUhostFn fn;
-    void *arg;
-};
-
-static void host_run(void *arg) {
-    const struct host_call *c = arg;
-    c->fn(c->arg);
-}
-
 STANDIN_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *arg) {
-    const struct host_call c = {fn, arg};
     ENTER("cuLaunchHostFunc");
     if (!fn)
         return CUDA_ERROR_INVALID_VALUE;
-    struct standin_op *op = standin_op_new(host_run, NULL, STANDIN_OP_WORK, &c, sizeof(c));
-    op->graphable = true;
-    RETURN(standin_push(stream, op));
+    RETURN(standin_host_func(stream, fn, arg));
 }

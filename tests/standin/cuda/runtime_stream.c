@@ -60,24 +60,11 @@ API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsi
     END(standin_event_wait(event, stream));
 }
 
-struct host_call {
-    cudaHostFn_t fn;
-    void *arg;
-};
-
-static void host_run(void *arg) {
-    const struct host_call *c = arg;
-    c->fn(c->arg);
-}
-
 API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg) {
-    const struct host_call c = {fn, arg};
     BEGIN("cudaLaunchHostFunc");
     if (!fn)
         END(cudaErrorInvalidValue);
-    struct standin_op *op = standin_op_new(host_run, NULL, STANDIN_OP_WORK, &c, sizeof(c));
-    op->graphable = true;
-    END(standin_push(stream, op));
+    END(standin_host_func(stream, fn, arg));
 }
 
 /* ---- events ---- */

@@ -325,6 +325,23 @@ int standin_enqueue(void *stream, void (*fn)(void *), const void *arg, size_t by
     return standin_push(stream, op);
 }
 
+struct host_call {
+    void (*fn)(void *);
+    void *arg;
+};
+
+static void host_run(void *arg) {
+    const struct host_call *c = arg;
+    c->fn(c->arg);
+}
+
+int standin_host_func(void *stream, void (*fn)(void *), void *arg) {
+    const struct host_call c = {fn, arg};
+    struct standin_op *op = standin_op_new(host_run, NULL, STANDIN_OP_WORK, &c, sizeof(c));
+    op->graphable = true;
+    return standin_push(stream, op);
+}
+
 /* ---- the host waits ---- */
 
 /* Under the lock. */

@@ -34,19 +34,9 @@ static struct load {
 static int set_up(void **state) {
     (void)state;
     struct fabric_config config = {.link_rate_bits = RATE};
-    const char *why = NULL;
-    size_t n;
     g_out = calloc(1, CHUNK);
     g_in = calloc(1, CHUNK);
-    if (fabric_ucx.open(&config, &g_a, &why) || fabric_ucx.open(&config, &g_b, &why)) {
-        fprintf(stderr, "%s\n", why ? why : "?");
-        return -1;
-    }
-    const void *address = fabric_ucx.address(g_b, &n);
-    if (fabric_ucx.connect(g_a, address, n, &same_token, &g_to_b))
-        return -1;
-    address = fabric_ucx.address(g_a, &n);
-    return fabric_ucx.connect(g_b, address, n, &same_token, &g_to_a) ? -1 : 0;
+    return pair_open(&config, &g_a, &g_b, &g_to_b, &g_to_a);
 }
 
 static int tear_down(void **state) {

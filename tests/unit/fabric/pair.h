@@ -6,6 +6,7 @@
 #define ZIPCCL_TESTS_FABRIC_PAIR_H
 
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -26,6 +27,22 @@ struct rx {
     struct fabric_recv recv;
     zipcclResult_t result;
 };
+
+/* Two fabrics that know each other: to_b is b as a sees it, to_a the other way. For a set-up: 0, or -1 and a text. */
+static inline int pair_open(const struct fabric_config *config, struct fabric **a, struct fabric **b,
+                            struct fabric_peer **to_b, struct fabric_peer **to_a) {
+    const char *why = NULL;
+    size_t n;
+    if (fabric_ucx.open(config, a, &why) || fabric_ucx.open(config, b, &why)) {
+        fprintf(stderr, "%s\n", why ? why : "?");
+        return -1;
+    }
+    const void *address = fabric_ucx.address(*b, &n);
+    if (fabric_ucx.connect(*a, address, n, &same_token, to_b))
+        return -1;
+    address = fabric_ucx.address(*a, &n);
+    return fabric_ucx.connect(*b, address, n, &same_token, to_a) ? -1 : 0;
+}
 
 static inline double seconds(void) {
     struct timespec ts;

@@ -218,7 +218,9 @@ static void kernel_faults(int peer) {
     uint32_t *p = new_memory();
     (void)peer;
     OK(cudaFree(p));
+    const struct stop stop = stop_stream(s); /* or it may have failed before the launch returns */
     OK(launch_touch(p, s));
+    stop_release(stop);
     CHECK_IS(cudaStreamSynchronize(s), cudaErrorIllegalAddress);
     CHECK_IS(launch_add(p, 1, 1, s), cudaErrorIllegalAddress);
 }
@@ -286,7 +288,9 @@ static void kernel_touches_pageable(int peer) {
     CHECK_IS(*locked, 7);
     OK(cudaMemcpy(&value, locked, 4, cudaMemcpyDefault));
     CHECK_IS(value, 7);
+    const struct stop stop = stop_stream(s);
     OK(launch_add(own, 1, 3, s));
+    stop_release(stop);
     CHECK_IS(cudaStreamSynchronize(s), cudaErrorIllegalAddress);
     free(own);
 }
