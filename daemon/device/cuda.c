@@ -98,6 +98,8 @@ zipcclResult_t cuda_gpu_ready(struct cuda_gpu *gpu, const char **why) {
     (void)cudaGetLastError();
     snprintf(gpu->why, sizeof(gpu->why), "GPU %d (%s) cannot be used: %s (%d)", gpu->ordinal, gpu->name,
              cudaGetErrorString(e), (int)e);
+    if (gpu->ready)
+        return cuda_result(e); /* its lanes may be in use */
     for (unsigned k = 0; k < CUDA_KINDS * CUDA_LANES; k++)
         cuda_lane_free(&gpu->lanes[k / CUDA_LANES][k % CUDA_LANES]);
     memset(gpu->lanes, 0, sizeof(gpu->lanes));

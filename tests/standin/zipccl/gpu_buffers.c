@@ -12,6 +12,10 @@ void gpu_ok(const char *file, int line, const char *what, cudaError_t e) {
         e2e_fail(file, line, what, "%s (%d)", cudaGetErrorString(e), (int)e);
 }
 
+bool gpu_standin(void) {
+    return getenv("ZIPCCL_STANDIN_DEVICES") != NULL;
+}
+
 /* The driver's calls, as a trainer's allocator finds them. */
 static void *driver_call(const char *name) {
     void *call = NULL;

@@ -23,6 +23,9 @@ enum gpu_kind {
 #define CUDA_OK(call) gpu_ok(__FILE__, __LINE__, #call, (call))
 void gpu_ok(const char *file, int line, const char *what, cudaError_t e);
 
+/* Whether CUDA is the stand-in, which counts calls and fails on demand, or a real one (tests/gpu/run.sh). */
+bool gpu_standin(void);
+
 struct gpu_memory {
     enum gpu_kind kind;
     uint8_t *base;

@@ -204,10 +204,28 @@ static void no_daemon(void **state) {
     expect(&d, "socket", DOCTOR_FAIL, "no socket");
 }
 
+static void refused_peers(void **state) {
+    static struct doctor d;
+    (void)state;
+    Zipccl__Counter counter = ZIPCCL__COUNTER__INIT, *counters = &counter;
+    Zipccl__Status said = ZIPCCL__STATUS__INIT;
+    counter.name = (char *)(uintptr_t) "peers_refused";
+    said.node = said.state = (char *)(uintptr_t) "running";
+    said.counters = &counters;
+    said.n_counters = 1;
+    d = (struct doctor){.root = root, .socket = root, .connected = true, .status = &said};
+    doctor_run(&d, doctor_daemon_checks);
+    expect(&d, "refused peers", DOCTOR_OK, "none");
+    d.n = 0;
+    counter.value = 17;
+    doctor_run(&d, doctor_daemon_checks);
+    expect(&d, "refused peers", DOCTOR_WARN, "17");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_system), cmocka_unit_test(good_system), cmocka_unit_test(network),
-        cmocka_unit_test(gpus),       cmocka_unit_test(no_daemon),
+        cmocka_unit_test(gpus),       cmocka_unit_test(no_daemon),   cmocka_unit_test(refused_peers),
     };
     return cmocka_run_group_tests(tests, make_root, drop_root);
 }
