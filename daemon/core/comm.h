@@ -153,6 +153,7 @@ struct comm {
 
     struct comm_member **members; /* local ranks; by rank once connecting */
     uint32_t nmembers, present;   /* present: not gone, not left */
+    uint32_t gpus;                /* of them: a bit each, by CUDA's numbers here */
     struct comm_rank *ranks;      /* nranks */
     uint32_t nin, nleft;
     struct comm_node *nodes;

@@ -415,6 +415,10 @@ void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
         c->ranks[m->rank].node = COMM_NO_NODE;
         c->nin++;
     }
+    int gpu = m->device.len == DEVICE_UUID_BYTES && d->device_ops->gpu_number != NULL
+                  ? d->device_ops->gpu_number(d->device, m->device.data)
+                  : -1;
+    c->gpus |= gpu >= 0 && gpu < 32 ? 1u << gpu : 0;
     struct comm_member *member = comm_member_new(c, s, m->rank, reply);
     if (member == NULL) {
         session_error(s, reply, zipcclLimitExceeded, "this session has %u communicators, the most that are allowed",

@@ -2,8 +2,9 @@
  *
  * How sends and receives start and end.
  *
- * Coded chunks lie in scratch, which the fabric can use. Values in a GPU's memory pass through a piece of scratch of
- * their own (a bounce): copied there before they are sent, and from there when they have come.
+ * Coded chunks lie in scratch, which the fabric can use. Values where the fabric cannot get them, as in a GPU's memory,
+ * pass through a piece of scratch of their own (a bounce): copied there before they are sent, and from there when they
+ * have come.
  */
 #include "daemon/core/executor_impl.h"
 
@@ -80,13 +81,14 @@ static void finish_to_send(struct exec_work *work) {
 }
 EXEC_JOB_DONE(to_send_done, finish_to_send)
 
-/* Whether values have to pass through a bounce: they lie in a GPU's memory, and are hashed, or the fabric does not take
- * them from there. */
+/* Whether values have to pass through a bounce: the fabric does not take them from where they lie, or they lie in a
+ * GPU's memory and are hashed. */
 static bool needs_bounce(const struct exec_op *op, const void *values) {
     const struct executor_config *config = &op->comm->executor->config;
-    bool taken = !config->verify && config->fabric_ops->takes &&
-                 config->fabric_ops->takes(config->fabric, op->comm->key, values);
-    return config->device_ops->on_gpu && config->device_ops->on_gpu(config->device, values) && !taken;
+    bool on_gpu = config->device_ops->on_gpu && config->device_ops->on_gpu(config->device, values);
+    if (!config->fabric_ops->takes || (on_gpu && config->verify))
+        return on_gpu;
+    return !config->fabric_ops->takes(config->fabric, op->comm->key, values);
 }
 
 /* False, with the operation failed: no memory. */

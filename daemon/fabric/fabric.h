@@ -97,7 +97,14 @@ struct fabric_config {
     const char *tls;         /* UCX_TLS, NULL: UCX's own choice */
     const char *net_devices; /* UCX_NET_DEVICES, NULL: all */
     uint64_t link_rate_bits; /* bits a second that this node may send to all others together; 0: uncapped */
-    unsigned cuda_device;    /* nccl: the GPU whose memory it moves */
+};
+
+/* A communicator that is made, on all its nodes. */
+struct fabric_join {
+    uint64_t comm;
+    uint32_t node, nnodes;            /* this one's index */
+    uint32_t gpus;                    /* a bit for each GPU of this node that its ranks use, as CUDA numbers them */
+    struct fabric_peer *const *peers; /* own: not used */
 };
 
 struct fabric_ops {
@@ -110,11 +117,10 @@ struct fabric_ops {
     ZIPCCL_MUST_CHECK zipcclResult_t (*connect)(struct fabric *fabric, const void *address, size_t bytes,
                                                 const struct fabric_tokens *tokens, struct fabric_peer **peer);
     void (*disconnect)(struct fabric *fabric, struct fabric_peer *peer);
-    /* A communicator is made, of these nodes, on all of them (own peer: not used); NULL where the fabric need not know.
-     * Before anything is sent or received of it. Ended by forget. */
-    ZIPCCL_MUST_CHECK zipcclResult_t (*join)(struct fabric *fabric, uint64_t comm, uint32_t node, uint32_t nnodes,
-                                             struct fabric_peer *const *peers);
-    /* Whether values there, in memory of a GPU, may be sent and received as they are in comm; NULL: none may. */
+    /* Before anything is sent or received of a communicator; NULL where the fabric need not know. Ended by forget. */
+    ZIPCCL_MUST_CHECK zipcclResult_t (*join)(struct fabric *fabric, const struct fabric_join *join);
+    /* Whether values there may be sent and received as they are in comm, whatever memory they come from or go to; NULL:
+     * all in host memory may, and none in a GPU's. */
     bool (*takes)(struct fabric *fabric, uint64_t comm, const void *values);
     void (*send)(struct fabric *fabric, struct fabric_send *send);
     void (*recv)(struct fabric *fabric, struct fabric_recv *recv);

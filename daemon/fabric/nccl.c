@@ -16,7 +16,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-void nccl_wake(struct fabric *f) {
+static void wake(struct fabric *f) {
     uint64_t one = 1;
     ssize_t n;
     do {
@@ -24,16 +24,29 @@ void nccl_wake(struct fabric *f) {
     } while (n < 0 && errno == EINTR);
 }
 
-static enum nccl_memory memory_of(const struct fabric *f, const void *p) {
+static int index_of(const struct nccl_comm *comm, int gpu) {
+    for (uint32_t i = 0; i < comm->ngpus; i++) {
+        if ((int)comm->gpus[i] == gpu)
+            return (int)i;
+    }
+    return -1;
+}
+
+/* What memory that is, and which of the communicator's GPUs moves it: its own or, for host memory, any. */
+static enum nccl_memory memory_of(const struct nccl_comm *comm, const void *p, uint32_t tag, uint32_t *gpu) {
+    struct fabric *f = comm->fabric;
     struct cudaPointerAttributes a = {0};
+    *gpu = comm->ngpus ? tag % comm->ngpus : 0;
     if (f->library.cudaPointerGetAttributes(&a, p) != cudaSuccess) {
         (void)f->library.cudaGetLastError(); /* else the next call would give it again */
         return NCCL_PAGEABLE;
     }
+    int at = index_of(comm, a.device);
     switch (a.type) {
     case cudaMemoryTypeDevice:
     case cudaMemoryTypeManaged:
-        return a.device == f->device ? NCCL_DEVICE : NCCL_FOREIGN;
+        *gpu = (uint32_t)at;
+        return at >= 0 ? NCCL_DEVICE : NCCL_FOREIGN;
     case cudaMemoryTypeHost:
         return NCCL_PINNED;
     default:
@@ -43,7 +56,19 @@ static enum nccl_memory memory_of(const struct fabric *f, const void *p) {
 
 static bool nccl_takes(struct fabric *f, uint64_t key, const void *values) {
     const struct nccl_comm *comm = nccl_comm_find(f, key);
-    return comm && comm->ordered && memory_of(f, values) == NCCL_DEVICE;
+    uint32_t gpu;
+    if (!comm)
+        return false;
+    switch (memory_of(comm, values, 0, &gpu)) {
+    case NCCL_PINNED:
+        return true;
+    case NCCL_DEVICE:
+        return comm->ordered;
+    case NCCL_PAGEABLE: /* has no way to or from a GPU's memory */
+        return comm->plain || comm->ngpus == 0;
+    default:
+        return false;
+    }
 }
 
 static void put_send(struct fabric *f, struct nccl_send *send) {
@@ -58,7 +83,7 @@ void nccl_send_end(struct fabric *f, struct nccl_send *send, zipcclResult_t resu
     send->next = NULL;
     *f->ended_sends_tail = send;
     f->ended_sends_tail = &send->next;
-    nccl_wake(f);
+    wake(f);
 }
 
 void nccl_recv_end(struct fabric *f, struct nccl_recv *recv, zipcclResult_t result) {
@@ -66,7 +91,7 @@ void nccl_recv_end(struct fabric *f, struct nccl_recv *recv, zipcclResult_t resu
     recv->next = NULL;
     *f->ended_recvs_tail = recv;
     f->ended_recvs_tail = &recv->next;
-    nccl_wake(f);
+    wake(f);
 }
 
 /* ---- sends ---- */
@@ -145,9 +170,12 @@ static void nccl_send(struct fabric *f, struct fabric_send *user) {
     struct nccl_peer *peer = comm ? peer_of(comm, user->peer) : NULL;
     size_t bytes[2] = {user->niov > 0 ? user->iov[0].bytes : 0, user->niov > 1 ? user->iov[1].bytes : 0};
     const void *first = bytes[0] > 0 ? user->iov[0].base : user->iov[1].base;
-    enum nccl_memory memory = peer && bytes[0] + bytes[1] > 0 ? memory_of(f, first) : NCCL_PAGEABLE;
+    uint32_t gpu = 0;
+    enum nccl_memory memory = NCCL_PAGEABLE;
+    if (peer && bytes[0] + bytes[1] > 0)
+        memory = memory_of(comm, first, user->header.tag, &gpu);
     bool small = bytes[0] + bytes[1] <= NCCL_SMALL_BYTES;
-    if (memory == NCCL_PAGEABLE || (memory == NCCL_PINNED && (small || comm->plain))) {
+    if (memory == NCCL_PAGEABLE || (memory == NCCL_PINNED && (small || comm->plain || comm->ngpus == 0))) {
         fabric_ucx.send(f->below, user);
         return;
     }
@@ -163,7 +191,7 @@ static void nccl_send(struct fabric *f, struct fabric_send *user) {
     send->announced = true;
     send->ended = false;
     send->held = !comm->ordered && memory != NCCL_DEVICE;
-    send->body = (struct nccl_announcement){++f->ids, {bytes[0], bytes[1]}};
+    send->body = (struct nccl_announcement){++f->ids, {bytes[0], bytes[1]}, gpu, 0};
     if (comm->over || peer->left) {
         nccl_send_end(f, send, comm->over ? comm->reason : zipcclAborted);
         return;
@@ -233,9 +261,9 @@ static void arrived(struct fabric_recv *below, zipcclResult_t result) {
     else if (result == zipcclSuccess && below->bytes > user->capacity)
         result = zipcclLimitExceeded;
     if (result == zipcclSuccess && below->bytes > 0 && recv->memory == NCCL_DEVICE) {
-        recv->command = (struct nccl_command){.what = NCCL_COPY, .comm = recv->comm, .of = recv};
-        nccl_launch_order(f, &recv->command);
-        return;
+        if (nccl_entry_copy(f, recv))
+            return;
+        result = zipcclOutOfMemory;
     }
     if (result == zipcclSuccess && below->bytes > 0 && below->buffer != user->buffer)
         memcpy(user->buffer, below->buffer, below->bytes);
@@ -272,7 +300,8 @@ static void nccl_recv(struct fabric *f, struct fabric_recv *user) {
         fabric_ucx.recv(f->below, user);
         return;
     }
-    enum nccl_memory memory = user->capacity > 0 ? memory_of(f, user->buffer) : NCCL_PINNED;
+    uint32_t gpu = 0;
+    enum nccl_memory memory = user->capacity > 0 ? memory_of(comm, user->buffer, user->tag, &gpu) : NCCL_PINNED;
     struct nccl_recv *recv = memory == NCCL_FOREIGN ? NULL : get_recv(f, memory == NCCL_DEVICE);
     if (!recv) {
         user->done(user, memory == NCCL_FOREIGN ? zipcclInvalidUsage : zipcclOutOfMemory);
@@ -281,6 +310,7 @@ static void nccl_recv(struct fabric *f, struct fabric_recv *user) {
     recv->user = user;
     recv->comm = comm;
     recv->memory = memory;
+    recv->gpu = gpu;
     comm->users++;
     if (comm->over) {
         nccl_recv_end(f, recv, comm->reason);
@@ -344,37 +374,21 @@ static void tell_recvs(struct fabric *f) {
     }
 }
 
-static void entry_ended(struct fabric *f, struct nccl_entry *entry) {
-    struct nccl_comm *comm = entry->comm;
-    zipcclResult_t result = entry->command.result;
-    if (result && !comm->over)
-        nccl_comm_end(comm, result);
-    result = result && comm->over ? comm->reason : result;
-    for (unsigned i = 0; i < entry->nsends; i++)
-        nccl_send_end(f, entry->sends[i], result);
-    for (unsigned i = 0; i < entry->nrecvs; i++) {
-        f->received_bytes += result ? 0 : entry->recvs[i]->user->bytes;
-        nccl_recv_end(f, entry->recvs[i], result);
-    }
-    free(entry);
-    nccl_comm_release(comm);
-}
-
 static void nccl_poll(struct fabric *f) {
     uint64_t count;
+    struct nccl_answer answer;
     ssize_t n = read(f->wake, &count, sizeof(count));
     (void)n; /* nothing to read: the lists say what there is */
     fabric_ucx.poll(f->below);
-    struct nccl_command *command = nccl_launch_answers(f);
-    while (command) {
-        struct nccl_command *next = command->next;
-        if (command->what == NCCL_LAUNCH)
-            entry_ended(f, command->of);
-        else if (command->what == NCCL_COPY)
-            nccl_recv_end(f, command->of, command->result);
-        else
-            nccl_comm_answer(command);
-        command = next;
+    for (unsigned i = 0; i < NCCL_MAX_GPUS; i++) {
+        while (f->launchers[i] && nccl_launcher_hear(f->launchers[i], &answer)) {
+            if (answer.what == NCCL_LAUNCH)
+                nccl_entry_launched(f, &answer);
+            else if (answer.what == NCCL_COPY)
+                nccl_entry_copied(f, &answer);
+            else
+                nccl_comm_answer(f, &answer);
+        }
     }
     tell_sends(f);
     tell_recvs(f);
@@ -403,13 +417,14 @@ static void free_all(struct fabric *f) {
 }
 
 static void nccl_close(struct fabric *f) {
-    nccl_launch_stop(f); /* what is on the streams names memory that is freed below */
-    struct nccl_command *command = f->answers.head;
-    while (command) {
-        struct nccl_command *next = command->next;
-        if (command->what == NCCL_LAUNCH)
-            free(command->of);
-        command = next;
+    /* First: what is on the streams names memory that is freed below. */
+    for (unsigned i = 0; i < NCCL_MAX_GPUS; i++) {
+        if (f->launchers[i])
+            nccl_launcher_end(f->launchers[i]);
+    }
+    for (unsigned i = 0; i < NCCL_MAX_GPUS; i++) {
+        if (f->launchers[i])
+            nccl_launcher_close(f->launchers[i]);
     }
     if (f->opened)
         fabric_ucx.close(f->below);
@@ -431,11 +446,13 @@ static bool watch(struct fabric *f, int fd) {
 static zipcclResult_t nccl_open(const struct fabric_config *config, struct fabric **fabric, const char **why) {
     *fabric = NULL;
     *why = "out of memory";
+    int devices = 0;
     struct fabric *f = calloc(1, sizeof(*f));
     if (!f)
         return zipcclOutOfMemory;
     f->epoll = f->wake = -1;
-    f->device = (int)config->cuda_device;
+    f->launched_tail = &f->launched;
+    f->copying_tail = &f->copying;
     f->ended_sends_tail = &f->ended_sends;
     f->ended_recvs_tail = &f->ended_recvs;
     zipcclResult_t result = nccl_library_load(&f->library, why);
@@ -451,8 +468,8 @@ static zipcclResult_t nccl_open(const struct fabric_config *config, struct fabri
     f->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (f->epoll < 0 || !watch(f, f->wake) || !watch(f, fabric_ucx.fd(f->below)))
         goto fail;
-    *why = "the CUDA device gives no stream, or no threads are left";
-    if (!nccl_launch_start(f))
+    *why = "CUDA has no device";
+    if (f->library.cudaGetDeviceCount(&devices) != cudaSuccess || devices < 1)
         goto fail;
     *why = NULL;
     *fabric = f;

@@ -37,12 +37,13 @@ void nccl_comm_release(struct nccl_comm *comm) {
 
 void nccl_comm_free_all(struct fabric *f) {
     struct nccl_comm **lists[2] = {&f->comms, &f->gone};
-    while (f->order) {
-        struct nccl_entry *entry = f->order;
-        f->order = entry->next;
-        free(entry);
-    }
+    struct nccl_entry **entries[2] = {&f->order, &f->launched};
     for (unsigned i = 0; i < 2; i++) {
+        while (*entries[i]) {
+            struct nccl_entry *entry = *entries[i];
+            *entries[i] = entry->next;
+            free(entry);
+        }
         while (*lists[i]) {
             struct nccl_comm *comm = *lists[i];
             *lists[i] = comm->next;
@@ -63,7 +64,9 @@ static void told(struct fabric_send *send, zipcclResult_t result) {
 }
 
 static size_t control_bytes(const struct nccl_control *control) {
-    size_t tail = control->kind == NCCL_PROPOSE_INIT ? sizeof(control->unique) : control->n * sizeof(control->ids[0]);
+    size_t tail = control->kind == NCCL_PROPOSE_INIT ? sizeof(control->unique)
+                  : control->kind == NCCL_FINAL_INIT ? control->n
+                                                     : control->n * sizeof(control->ids[0]);
     return offsetof(struct nccl_control, ids) + tail;
 }
 
@@ -113,7 +116,8 @@ static void listen_to(struct nccl_peer *peer) {
 
 static bool is_sound(const struct nccl_peer *peer, size_t bytes) {
     const struct nccl_control *c = &peer->heard;
-    return bytes >= offsetof(struct nccl_control, ids) && c->n <= NCCL_MAX_IDS && bytes == control_bytes(c) &&
+    return bytes >= offsetof(struct nccl_control, ids) &&
+           c->n <= (c->kind == NCCL_FINAL_INIT ? NCCL_MAX_NODES : NCCL_MAX_IDS) && bytes == control_bytes(c) &&
            c->time < UINT64_MAX / 2;
 }
 
@@ -136,36 +140,120 @@ static void heard(struct fabric_recv *recv, zipcclResult_t result) {
     nccl_comm_release(comm);
 }
 
-static void order(struct nccl_comm *comm, struct nccl_command *command, enum nccl_what what) {
-    *command = (struct nccl_command){.what = what, .comm = comm, .of = comm};
+/* ---- its GPUs ---- */
+
+/* Asks the launching side of one of its GPUs; the answer counts as a user. False: it is not there, or no memory. */
+static bool ask(struct nccl_comm *comm, uint32_t gpu, enum nccl_what what) {
+    struct nccl_launcher **l = &comm->fabric->launchers[comm->gpus[gpu]];
+    struct nccl_command command;
+    if (!*l)
+        *l = nccl_launcher_open(&comm->fabric->library, (int)comm->gpus[gpu], comm->fabric->wake);
+    command.comm = comm->id;
+    command.id = gpu;
+    command.what = what;
+    command.nops = 0;
+    command.rank = comm->peers[comm->node].first + gpu;
+    command.nranks = comm->peers[comm->nnodes - 1].first + comm->peers[comm->nnodes - 1].ngpus;
+    command.unique = comm->unique;
+    if (!*l || !nccl_launcher_ask(*l, &command))
+        return false;
     comm->users++;
-    nccl_launch_order(comm->fabric, command);
+    return true;
 }
 
-zipcclResult_t nccl_comm_join(struct fabric *f, uint64_t key, uint32_t node, uint32_t nnodes,
-                              struct fabric_peer *const *peers) {
-    if (nnodes < 2 || node >= nnodes || nccl_comm_find(f, key))
+void nccl_comm_look(struct nccl_comm *comm) {
+    for (uint32_t i = 0; i < comm->ngpus && !comm->unable; i++) {
+        comm->unable = !ask(comm, i, comm->node == 0 && i == 0 ? NCCL_MAKE_ID : NCCL_LOOK);
+        comm->looks += !comm->unable;
+    }
+    comm->unable = comm->unable || comm->ngpus == 0;
+    if (comm->looks == 0)
+        nccl_order_looked(comm);
+}
+
+void nccl_comm_make(struct nccl_comm *comm) {
+    for (uint32_t i = 0; i < comm->ngpus && !comm->over; i++) {
+        if (!ask(comm, i, NCCL_MAKE))
+            nccl_comm_end(comm, zipcclOutOfMemory);
+    }
+}
+
+/* In two steps over all GPUs, where it is revoked. Ends of an end that find no memory leave NCCL's part of it. */
+static void ask_all(struct nccl_comm *comm, enum nccl_what what) {
+    comm->revokes = 0;
+    for (uint32_t i = 0; comm->ordered && i < comm->ngpus; i++) {
+        bool asked = ask(comm, i, what);
+        comm->revokes += asked && what == NCCL_REVOKE;
+    }
+}
+
+static void answered(struct nccl_comm *comm, const struct nccl_answer *answer) {
+    switch ((enum nccl_what)answer->what) {
+    case NCCL_MAKE_ID:
+        comm->unique = answer->unique;
+        __attribute__((fallthrough));
+    case NCCL_LOOK:
+        comm->unable = comm->unable || answer->result;
+        if (--comm->looks == 0 && !comm->over)
+            nccl_order_looked(comm);
+        break;
+    case NCCL_MAKE:
+    case NCCL_FAILED:
+        if (answer->result)
+            nccl_comm_end(comm, answer->result);
+        break;
+    case NCCL_REVOKE:
+        if (--comm->revokes == 0)
+            ask_all(comm, NCCL_ABORT);
+        break;
+    default:
+        break;
+    }
+}
+
+void nccl_comm_answer(struct fabric *f, const struct nccl_answer *answer) {
+    struct nccl_comm *lists[2] = {f->comms, f->gone};
+    for (unsigned i = 0; i < 2; i++) {
+        for (struct nccl_comm *comm = lists[i]; comm; comm = comm->next) {
+            if (comm->id != answer->comm)
+                continue;
+            comm->users += answer->what == NCCL_FAILED; /* unasked */
+            answered(comm, answer);
+            nccl_comm_release(comm);
+            return;
+        }
+    }
+}
+
+/* ---- its life ---- */
+
+zipcclResult_t nccl_comm_join(struct fabric *f, const struct fabric_join *join) {
+    uint32_t nnodes = join->nnodes;
+    if (nnodes < 2 || join->node >= nnodes || nccl_comm_find(f, join->comm))
         return zipcclInvalidArgument;
     struct nccl_comm *comm = calloc(1, sizeof(*comm) + nnodes * sizeof(comm->peers[0]));
     if (!comm)
         return zipcclOutOfMemory;
     comm->fabric = f;
-    comm->key = key;
-    comm->node = node;
+    comm->key = join->comm;
+    comm->id = ++f->ids;
+    comm->node = join->node;
     comm->nnodes = nnodes;
+    for (uint32_t i = 0; i < NCCL_MAX_GPUS && nnodes <= NCCL_MAX_NODES; i++) {
+        if (join->gpus >> i & 1)
+            comm->gpus[comm->ngpus++] = i;
+    }
     comm->next = f->comms;
     f->comms = comm;
     for (uint32_t i = 0; i < nnodes; i++) {
         struct nccl_peer *peer = &comm->peers[i];
-        *peer = (struct nccl_peer){.comm = comm, .endpoint = peers[i], .node = i};
+        *peer = (struct nccl_peer){.comm = comm, .endpoint = join->peers[i], .node = i};
         peer->matched_tail = &peer->matched;
-        if (i != node)
+        if (i != comm->node)
             listen_to(peer);
     }
-    if (node == 0 && nccl_launch_able(f))
-        order(comm, &comm->command, NCCL_MAKE_ID);
-    else if (node == 0)
-        nccl_order_plain(comm);
+    if (comm->node == 0)
+        nccl_comm_look(comm);
     return zipcclSuccess;
 }
 
@@ -203,19 +291,20 @@ static void tell_others(struct nccl_comm *comm, const struct nccl_control *contr
     }
 }
 
+/* what: NCCL_LEAVE or NCCL_REVOKE, behind which an abort comes. */
 static void end(struct nccl_comm *comm, zipcclResult_t reason, enum nccl_what what) {
     comm->over = true;
     comm->reason = reason;
     fabric_ucx.abort(comm->fabric->below, comm->key); /* ends the receives whose messages have not come */
     end_messages(comm);
     nccl_order_drop(comm);
-    order(comm, &comm->abort_command, what);
+    ask_all(comm, what);
     nccl_order_run(comm->fabric); /* others may have waited for its places */
 }
 
 void nccl_comm_end(struct nccl_comm *comm, zipcclResult_t reason) {
     if (!comm->over)
-        end(comm, reason, NCCL_ABORT);
+        end(comm, reason, NCCL_REVOKE);
 }
 
 void nccl_comm_forget(struct nccl_comm *comm) {
@@ -234,16 +323,4 @@ void nccl_comm_forget(struct nccl_comm *comm) {
     f->gone = comm;
     comm->gone = true;
     nccl_comm_release(comm);
-}
-
-void nccl_comm_answer(struct nccl_command *command) {
-    struct nccl_comm *comm = command->comm;
-    if (command->what == NCCL_MAKE_ID && command->result && !comm->over)
-        nccl_order_plain(comm);
-    else if (command->what == NCCL_FAILED || (command->result && command->what < NCCL_LEAVE))
-        nccl_comm_end(comm, command->result);
-    else if (command->what == NCCL_MAKE_ID && !comm->over)
-        nccl_order_init(comm);
-    if (command->what != NCCL_FAILED) /* unasked: the abort that follows keeps the communicator */
-        nccl_comm_release(comm);
 }

@@ -4,10 +4,11 @@
  * that came with a later NCCL are used where they are there.
  */
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "daemon/fabric/nccl.h"
+#include "daemon/fabric/nccl_library.h"
 
 #define OLDEST 21400 /* non-blocking communicators */
 

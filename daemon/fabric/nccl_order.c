@@ -6,7 +6,8 @@
  * wait for ever. Here every launch has a place, a logical time, that its nodes agree on: each proposes a time later
  * than any that it has seen, the latest proposal counts. A node launches a place when it is final and no earlier one is
  * pending: a pending one becomes final no earlier than it was proposed, so nothing can come before. Places are proposed
- * only when both sides have all that they need, so none stays pending for longer than messages take.
+ * only when both sides have all that they need, so none stays pending for longer than messages take. A node has one
+ * clock and one order; what is pending holds up the places behind it on its GPU alone.
  *
  * Messages: the receiver proposes for all of a sender's messages that have their receives (ready); the sender decides
  * and adds those of the receiver's that have their receives here (final). The making of a communicator, which may
@@ -66,25 +67,29 @@ static void settle(struct fabric *f, struct nccl_entry *entry, uint64_t time) {
     insert(f, entry);
 }
 
-/* As many matched receives as there is room for; their ids. */
+/* As many matched receives of its two GPUs as there is room for; their ids. */
 static void take_matched(struct nccl_peer *peer, struct nccl_entry *entry, struct nccl_control *control) {
-    while (peer->matched && entry->nrecvs < NCCL_MAX_IDS) {
-        struct nccl_recv *recv = peer->matched;
-        peer->matched = recv->next;
+    struct nccl_recv **p = &peer->matched;
+    while (*p) {
+        struct nccl_recv *recv = *p;
+        if (entry->nrecvs == NCCL_MAX_IDS || recv->gpu != entry->gpu || recv->body.gpu != entry->peer_gpu) {
+            p = &recv->next;
+            continue;
+        }
+        *p = recv->next;
         control->ids[control->n++] = recv->body.id;
         entry->recvs[entry->nrecvs++] = recv;
     }
-    if (!peer->matched)
-        peer->matched_tail = &peer->matched;
+    peer->matched_tail = p;
 }
 
-/* The announced sends of these ids. False: one is not known. */
+/* The announced sends of these ids. False: one is not known, or another GPU's. */
 static bool take_announced(struct nccl_peer *peer, struct nccl_entry *entry, const struct nccl_control *control) {
     for (uint32_t i = 0; i < control->n; i++) {
         struct nccl_send **p = &peer->announced;
         while (*p && (*p)->body.id != control->ids[i])
             p = &(*p)->next;
-        if (!*p)
+        if (!*p || (*p)->body.gpu != entry->gpu)
             return false;
         struct nccl_send *send = *p;
         *p = send->next;
@@ -93,22 +98,46 @@ static bool take_announced(struct nccl_peer *peer, struct nccl_entry *entry, con
     return true;
 }
 
-/* Proposes a place for what has its receives, where none is asked for already. */
-static void ask(struct nccl_peer *peer) {
+/* Our ready for two GPUs that is not final yet; NULL: there is none. */
+static struct nccl_entry *find_asked(const struct nccl_peer *peer, uint32_t gpu, uint32_t peer_gpu) {
+    const struct nccl_comm *comm = peer->comm;
+    struct nccl_entry *e = comm->fabric->order;
+    while (e && (e->comm != comm || e->final || e->is_init || e->peer != peer->node || e->gpu != gpu ||
+                 e->peer_gpu != peer_gpu))
+        e = e->next;
+    return e;
+}
+
+static void ask_for(struct nccl_peer *peer, uint32_t gpu, uint32_t peer_gpu) {
     struct nccl_comm *comm = peer->comm;
     struct fabric *f = comm->fabric;
-    struct nccl_control control = {.kind = NCCL_READY};
-    if (!comm->ordered || comm->over || peer->asked || !peer->matched)
-        return;
+    struct nccl_control control = {.kind = NCCL_READY, .gpu = gpu, .peer_gpu = peer_gpu};
     struct nccl_entry *entry = new_entry(comm, ++f->clock, comm->node, peer->node);
     if (!entry)
         return;
     entry->peer = peer->node;
+    entry->gpu = gpu;
+    entry->peer_gpu = peer_gpu;
     take_matched(peer, entry, &control);
     control.time = entry->time;
-    peer->asked = entry;
     insert(f, entry);
     nccl_comm_tell(comm, peer->node, &control);
+}
+
+/* Proposes places for what has its receives, where none is asked for already. */
+static void ask(struct nccl_peer *peer) {
+    struct nccl_comm *comm = peer->comm;
+    struct nccl_recv *recv = peer->matched;
+    while (recv && comm->ordered && !comm->over) {
+        if (recv->body.gpu >= peer->ngpus) {
+            nccl_comm_end(comm, zipcclCorruptData);
+        } else if (find_asked(peer, recv->gpu, recv->body.gpu)) {
+            recv = recv->next;
+        } else {
+            ask_for(peer, recv->gpu, recv->body.gpu);
+            recv = peer->matched;
+        }
+    }
 }
 
 void nccl_order_matched(struct nccl_comm *comm, struct nccl_recv *recv, uint32_t node) {
@@ -119,25 +148,46 @@ void nccl_order_matched(struct nccl_comm *comm, struct nccl_recv *recv, uint32_t
     ask(peer);
 }
 
+static void begin(struct nccl_comm *comm) {
+    comm->ordered = true;
+    comm->init = NULL;
+    nccl_comm_make(comm);
+    nccl_send_held(comm);
+    for (uint32_t i = 0; i < comm->nnodes; i++)
+        ask(&comm->peers[i]);
+}
+
+static uint32_t gpus_of(const struct nccl_entry *entry) {
+    const struct nccl_comm *comm = entry->comm;
+    uint32_t gpus = 0;
+    for (uint32_t i = 0; i < comm->ngpus; i++)
+        gpus |= entry->is_init || i == entry->gpu ? 1u << comm->gpus[i] : 0;
+    return gpus;
+}
+
+/* The first one that is final and has none before it on its GPUs; NULL: there is none. */
+static struct nccl_entry *take_next(struct fabric *f) {
+    uint32_t busy = 0;
+    for (struct nccl_entry *entry = f->order; entry; entry = entry->next) {
+        if (entry->final && (gpus_of(entry) & busy) == 0) {
+            take_out(f, entry);
+            return entry;
+        }
+        busy |= gpus_of(entry);
+    }
+    return NULL;
+}
+
 void nccl_order_run(struct fabric *f) {
-    while (f->order && f->order->final) {
-        struct nccl_entry *entry = f->order;
+    struct nccl_entry *entry;
+    while ((entry = take_next(f))) {
         struct nccl_comm *comm = entry->comm;
-        f->order = entry->next;
-        comm->users++;
         if (!entry->is_init) {
-            entry->command = (struct nccl_command){.what = NCCL_LAUNCH, .comm = comm, .of = entry};
-            nccl_launch_order(f, &entry->command);
+            nccl_entry_launch(f, entry);
             continue;
         }
-        comm->ordered = true;
-        comm->init = NULL;
         free(entry);
-        nccl_send_held(comm);
-        comm->command = (struct nccl_command){.what = NCCL_MAKE, .comm = comm, .of = comm};
-        nccl_launch_order(f, &comm->command);
-        for (uint32_t i = 0; i < comm->nnodes; i++)
-            ask(&comm->peers[i]);
+        begin(comm);
     }
 }
 
@@ -156,14 +206,6 @@ static void tell_all(struct nccl_comm *comm, const struct nccl_control *control)
         if (i != comm->node)
             nccl_comm_tell(comm, i, control);
     }
-}
-
-void nccl_order_init(struct nccl_comm *comm) {
-    struct nccl_control control = {.kind = NCCL_PROPOSE_INIT, .unique = comm->unique};
-    if (!propose_init(comm))
-        return;
-    comm->latest = comm->init->time;
-    tell_all(comm, &control);
 }
 
 static void become_plain(struct nccl_comm *comm) {
@@ -195,36 +237,67 @@ static bool heard_plain(struct nccl_peer *peer) {
     return true;
 }
 
+void nccl_order_looked(struct nccl_comm *comm) {
+    struct nccl_control control = {.kind = NCCL_PROPOSE_INIT};
+    if (comm->plain)
+        return; /* another node said so meanwhile */
+    if (comm->node == 0 && comm->unable) {
+        nccl_order_plain(comm);
+    } else if (comm->unable) {
+        control.kind = NCCL_PLAIN;
+        nccl_comm_tell(comm, 0, &control);
+    } else if (propose_init(comm)) {
+        comm->latest = control.time = comm->init->time;
+        control.kind = comm->node == 0 ? NCCL_PROPOSE_INIT : NCCL_PROPOSAL;
+        control.gpu = comm->ngpus;
+        control.unique = comm->unique;
+        if (comm->node == 0)
+            tell_all(comm, &control);
+        else
+            nccl_comm_tell(comm, 0, &control);
+    }
+}
+
 /* The unique id has come. */
 static bool heard_propose(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
-    struct nccl_control answer = {.kind = NCCL_PROPOSAL};
-    if (peer->node != 0 || comm->init || comm->ordered || comm->plain)
+    if (peer->node != 0 || comm->looked || comm->plain)
         return false;
-    if (!nccl_launch_able(comm->fabric)) {
-        answer.kind = NCCL_PLAIN;
-        nccl_comm_tell(comm, 0, &answer);
-        return true;
-    }
+    comm->looked = true;
     comm->unique = c->unique;
-    if (!propose_init(comm))
-        return true;
-    answer.time = comm->init->time;
-    nccl_comm_tell(comm, 0, &answer);
+    nccl_comm_look(comm);
     return true;
+}
+
+/* The ranks of all nodes. False: nonsense. */
+static bool set_ranks(struct nccl_comm *comm, const uint8_t *gpus) {
+    uint32_t rank = 0;
+    for (uint32_t i = 0; i < comm->nnodes; i++) {
+        if (gpus[i] == 0 || gpus[i] > NCCL_MAX_GPUS)
+            return false;
+        comm->peers[i].first = rank;
+        comm->peers[i].ngpus = gpus[i];
+        rank += gpus[i];
+    }
+    return comm->peers[comm->node].ngpus == comm->ngpus;
 }
 
 static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
-    struct nccl_control last = {.kind = NCCL_FINAL_INIT};
+    struct nccl_control last = {.kind = NCCL_FINAL_INIT, .n = comm->nnodes};
     if (comm->node == 0 && comm->plain)
         return true;
     if (comm->node != 0 || !comm->init || peer->proposed)
         return false;
     peer->proposed = true;
+    peer->ngpus = c->gpu;
     comm->latest = c->time > comm->latest ? c->time : comm->latest;
     if (++comm->proposals < comm->nnodes - 1)
         return true;
+    for (uint32_t i = 0; i < comm->nnodes; i++)
+        last.gpus[i] = (uint8_t)(i == 0 ? comm->ngpus : comm->peers[i].ngpus);
+    if (!set_ranks(comm, last.gpus))
+        return false;
     last.time = comm->latest;
     settle(comm->fabric, comm->init, comm->latest);
     tell_all(comm, &last);
@@ -233,7 +306,8 @@ static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c)
 
 static bool heard_final_init(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
-    if (peer->node != 0 || !comm->init || comm->init->final || c->time < comm->init->time)
+    if (peer->node != 0 || !comm->init || comm->init->final || c->time < comm->init->time || c->n != comm->nnodes ||
+        !set_ranks(comm, c->gpus))
         return false;
     settle(comm->fabric, comm->init, c->time);
     return true;
@@ -242,12 +316,16 @@ static bool heard_final_init(struct nccl_peer *peer, const struct nccl_control *
 static bool heard_ready(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
     struct fabric *f = comm->fabric;
-    struct nccl_control answer = {.kind = NCCL_FINAL};
+    struct nccl_control answer = {.kind = NCCL_FINAL, .gpu = c->peer_gpu, .peer_gpu = c->gpu};
+    if (c->peer_gpu >= comm->ngpus || c->gpu >= NCCL_MAX_GPUS)
+        return false;
     f->clock = (c->time > f->clock ? c->time : f->clock) + 1;
     struct nccl_entry *entry = new_entry(comm, f->clock, peer->node, comm->node);
     if (!entry)
         return true;
     entry->peer = peer->node;
+    entry->gpu = c->peer_gpu;
+    entry->peer_gpu = c->gpu;
     entry->final = true;
     insert(f, entry);
     if (!take_announced(peer, entry, c))
@@ -259,10 +337,9 @@ static bool heard_ready(struct nccl_peer *peer, const struct nccl_control *c) {
 }
 
 static bool heard_final(struct nccl_peer *peer, const struct nccl_control *c) {
-    struct nccl_entry *entry = peer->asked;
+    struct nccl_entry *entry = find_asked(peer, c->peer_gpu, c->gpu);
     if (!entry || c->time < entry->time || !take_announced(peer, entry, c))
         return false;
-    peer->asked = NULL;
     settle(peer->comm->fabric, entry, c->time);
     ask(peer);
     return true;
@@ -330,6 +407,4 @@ void nccl_order_drop(struct nccl_comm *comm) {
         free(entry);
     }
     comm->init = NULL;
-    for (uint32_t i = 0; i < comm->nnodes; i++)
-        comm->peers[i].asked = NULL;
 }

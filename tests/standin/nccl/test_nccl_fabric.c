@@ -17,167 +17,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/fabric/fabric.h"
-#include "ranks.h"
-
-#define PENDING ((zipcclResult_t)99)
-#define WAIT    30.0
-#define MAX     8
-
-enum memory { HOST, PINNED, DEVICE, MEMORIES };
-
-struct node {
-    struct rank *rank;
-    struct fabric *fabric;
-    struct fabric_peer *peers[MAX];
-};
-
-struct message {
-    struct fabric_send send;
-    struct fabric_recv recv;
-    enum memory memory;
-    uint8_t *data;
-    size_t bytes;
-    zipcclResult_t result;
-};
-
-static const struct fabric_tokens same_token = {.show = {1, 2, 3}, .expect = {1, 2, 3}};
-static uint64_t link_rate; /* of the ranks to come */
-
-static void open_node(struct node *node, struct rank *rank) {
-    struct ranks_shared *shared = rank->shared;
-    /* lo: others come and go, where something else on the machine makes bridges. */
-    struct fabric_config config = {
-        .cuda_device = (unsigned)rank->rank, .link_rate_bits = link_rate, .net_devices = "lo"};
-    const char *why = NULL;
-    size_t bytes;
-    *node = (struct node){.rank = rank};
-    if (fabric_nccl.open(&config, &node->fabric, &why))
-        fprintf(stderr, "%s\n", why);
-    CHECK(node->fabric != NULL);
-    const void *address = fabric_nccl.address(node->fabric, &bytes);
-    CHECK(bytes <= sizeof(shared->address[0].text));
-    memcpy(shared->address[rank->rank].text, address, bytes);
-    atomic_store(&shared->address[rank->rank].bytes, bytes);
-    for (int i = 0; i < rank->nranks; i++) {
-        while (atomic_load(&shared->address[i].bytes) == 0)
-            usleep(200);
-        if (i != rank->rank)
-            CHECK(fabric_nccl.connect(node->fabric, shared->address[i].text, atomic_load(&shared->address[i].bytes),
-                                      &same_token, &node->peers[i]) == zipcclSuccess);
-    }
-}
-
-/* Until all ranks are there: a fabric that closes early takes messages with it. */
-static void close_node(struct node *node) {
-    ranks_meet(node->rank, 0);
-    fabric_nccl.close(node->fabric);
-}
-
-/* A communicator of the ranks from..to. */
-static void join(struct node *node, uint64_t key, int from, int to) {
-    CHECK(fabric_nccl.join(node->fabric, key, (uint32_t)(node->rank->rank - from), (uint32_t)(to - from + 1),
-                           node->peers + from) == zipcclSuccess);
-}
-
-static void turn(struct node *node, int ms) {
-    struct pollfd fd = {.fd = fabric_nccl.fd(node->fabric), .events = POLLIN};
-    poll(&fd, 1, ms);
-    fabric_nccl.poll(node->fabric);
-}
-
-/* Time in which all ranks were stopped, as a debugger or a scheduler of machines does, does not count. */
-static bool wait_for(struct node *node, const struct message *m, double seconds) {
-    double before = ranks_now();
-    while (m->result == PENDING && seconds > 0) {
-        turn(node, 20);
-        double now = ranks_now();
-        seconds -= now - before < 0.1 ? now - before : 0.1;
-        before = now;
-    }
-    return m->result != PENDING;
-}
-
-static void allocate(struct message *m, enum memory memory, size_t bytes) {
-    void *p = NULL;
-    *m = (struct message){.memory = memory, .bytes = bytes};
-    if (memory == DEVICE)
-        CHECK(cudaMalloc(&p, bytes + 1) == cudaSuccess);
-    else if (memory == PINNED)
-        CHECK(cudaHostAlloc(&p, bytes + 1, 0) == cudaSuccess);
-    else
-        p = malloc(bytes + 1);
-    m->data = p;
-}
-
-static void release(struct message *m) {
-    if (m->memory == DEVICE)
-        CHECK(cudaFree(m->data) == cudaSuccess);
-    else if (m->memory == PINNED)
-        CHECK(cudaFreeHost(m->data) == cudaSuccess);
-    else
-        free(m->data);
-}
-
-static uint8_t value(uint32_t seed, size_t i) {
-    return (uint8_t)((i * 2654435761u + seed * 40503u) >> 13);
-}
-
-static void fill(struct message *m, uint32_t seed) {
-    uint8_t *bytes = malloc(m->bytes + 1);
-    for (size_t i = 0; i < m->bytes; i++)
-        bytes[i] = value(seed, i);
-    CHECK(m->bytes == 0 || cudaMemcpy(m->data, bytes, m->bytes, cudaMemcpyDefault) == cudaSuccess);
-    free(bytes);
-}
-
-static void compare(const struct message *m, uint32_t seed) {
-    uint8_t *bytes = malloc(m->bytes + 1);
-    CHECK(m->bytes == 0 || cudaMemcpy(bytes, m->data, m->bytes, cudaMemcpyDefault) == cudaSuccess);
-    for (size_t i = 0; i < m->bytes; i++)
-        CHECK(bytes[i] == value(seed, i));
-    free(bytes);
-}
-
-static void sent(struct fabric_send *send, zipcclResult_t result) {
-    ((struct message *)send->arg)->result = result;
-}
-
-static void received(struct fabric_recv *recv, zipcclResult_t result) {
-    ((struct message *)recv->arg)->result = result;
-}
-
-/* Ranks here; the communicator begins with rank `from`. Odd tags in two pieces. */
-static void start_send(struct node *node, struct message *m, uint64_t key, int from, int to, uint32_t tag) {
-    size_t first = tag % 2 ? m->bytes / 3 : m->bytes;
-    m->result = PENDING;
-    m->send = (struct fabric_send){.peer = node->peers[to],
-                                   .header = {.comm = key,
-                                              .node = (uint32_t)(node->rank->rank - from),
-                                              .channel = (uint32_t)(to - from + 1),
-                                              .tag = tag,
-                                              .flags = 1,
-                                              .count = m->bytes},
-                                   .iov = {{m->data, first}, {m->data + first, m->bytes - first}},
-                                   .niov = first < m->bytes ? 2 : m->bytes > 0,
-                                   .done = sent,
-                                   .arg = m};
-    fabric_nccl.send(node->fabric, &m->send);
-}
-
-static void start_recv(struct node *node, struct message *m, uint64_t key, int from, int by, uint32_t tag) {
-    m->result = PENDING;
-    m->recv = (struct fabric_recv){.peer = node->peers[by],
-                                   .comm = key,
-                                   .node = (uint32_t)(by - from),
-                                   .channel = (uint32_t)(node->rank->rank - from + 1),
-                                   .tag = tag,
-                                   .buffer = m->data,
-                                   .capacity = m->bytes,
-                                   .done = received,
-                                   .arg = m};
-    fabric_nccl.recv(node->fabric, &m->recv);
-}
+#include "fabric_node.h"
 
 static const size_t sizes[] = {0, 1, 100, 16384, 16385, 300001, 3000000};
 #define SIZES (sizeof(sizes) / sizeof(sizes[0]))
@@ -246,9 +86,9 @@ static void test_values(void **state) {
 /* On a link with a rate, where large messages of host memory go in pieces. */
 static void test_paced_values(void **state) {
     (void)state;
-    link_rate = 2000000000u;
+    fabric_node_link_rate = 2000000000u;
     int end = ranks_run(2, values, NULL, 0);
-    link_rate = 0;
+    fabric_node_link_rate = 0;
     assert_int_equal(end, 0);
 }
 
@@ -299,22 +139,6 @@ static int orders(struct rank *rank) {
 static void test_orders(void **state) {
     (void)state;
     assert_int_equal(ranks_run(3, orders, NULL, 0), 0);
-}
-
-/* Sends and receives something both ways in a communicator of the ranks from..from+1. */
-static void talk(struct node *node, uint64_t key, int from, uint32_t tag) {
-    struct message out, in;
-    int peer = node->rank->rank == from ? from + 1 : from;
-    allocate(&out, DEVICE, 100000);
-    allocate(&in, DEVICE, 100000);
-    fill(&out, tag);
-    start_send(node, &out, key, from, peer, tag);
-    start_recv(node, &in, key, from, peer, tag);
-    CHECK(wait_for(node, &in, WAIT) && in.result == zipcclSuccess);
-    CHECK(wait_for(node, &out, WAIT) && out.result == zipcclSuccess);
-    compare(&in, tag);
-    release(&in);
-    release(&out);
 }
 
 static int no_room(struct rank *rank) {
@@ -465,7 +289,9 @@ static int sticky(struct rank *rank) {
     for (uint64_t key = 2; key < 4; key++) { /* first rank 0 is its node 0, then rank 1 */
         uint32_t self = (uint32_t)(key == 2 ? rank->rank : 1 - rank->rank);
         struct fabric_peer *peers[2] = {node.peers[1 - rank->rank], node.peers[1 - rank->rank]};
-        CHECK(fabric_nccl.join(node.fabric, key, self, 2, peers) == zipcclSuccess);
+        const struct fabric_join again = {
+            .comm = key, .node = self, .nnodes = 2, .gpus = 1u << rank->rank, .peers = peers};
+        CHECK(fabric_nccl.join(node.fabric, &again) == zipcclSuccess);
         memset(out.data, 17 + rank->rank, out.bytes);
         out.result = in.result = PENDING;
         out.send = (struct fabric_send){.peer = peers[0],
@@ -486,7 +312,7 @@ static int sticky(struct rank *rank) {
         CHECK(wait_for(&node, &in, WAIT) && in.result == zipcclSuccess);
         CHECK(wait_for(&node, &out, WAIT) && out.result == zipcclSuccess);
         CHECK(in.data[0] == 18 - rank->rank && in.data[in.bytes - 1] == 18 - rank->rank);
-        CHECK(!fabric_nccl.takes(node.fabric, key, in.data));
+        CHECK(fabric_nccl.takes(node.fabric, key, &in)); /* no message there goes to or comes from a GPU's memory */
     }
     ranks_meet(rank, 0);
     syscall(SYS_exit_group, 0); /* rank 0's CUDA is of no more use */
@@ -541,6 +367,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_values),   cmocka_unit_test(test_paced_values), cmocka_unit_test(test_orders),
         cmocka_unit_test(test_failures), cmocka_unit_test(test_death),        cmocka_unit_test(test_injection),
         cmocka_unit_test(test_sticky),   cmocka_unit_test(test_older),
+
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

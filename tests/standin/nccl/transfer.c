@@ -90,6 +90,11 @@ bool exchange(struct ncclComm *comm, struct transfer *transfers, unsigned n) {
     while (good && left > 0) {
         unsigned nfds = 0;
         bool moved = false;
+        /* Before anything is moved: memory may be gone then. */
+        if (comm_is_over(comm) || standin_failed() || standin_ending()) {
+            good = false;
+            break;
+        }
         for (unsigned i = 0; i < n && good; i++) {
             if (transfers[i].acknowledged || is_behind(transfers, i))
                 continue;
@@ -99,8 +104,6 @@ bool exchange(struct ncclComm *comm, struct transfer *transfers, unsigned n) {
             left -= outcome == ENDED;
             good = outcome != LOST;
         }
-        if (comm_is_over(comm) || standin_failed() || standin_ending())
-            good = false;
         if (moved || !good || left == 0)
             continue;
         fds[nfds] = (struct pollfd){.fd = comm->wake, .events = POLLIN};
