@@ -337,10 +337,39 @@ static void test_injection(void **state) {
                                         "ncclGroupEnd:1=1",
                                         "nccl:1=6",
                                         "ncclCommGetAsyncError:2=3",
-                                        "cudaEventRecord:1=1"};
+                                        "cudaEventRecord:1=1",
+                                        "ncclGroupEnd:1=1;ncclCommRevoke:1=3",
+                                        "ncclSend:1=2;ncclCommAbort:1=1"};
     for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
         setenv("RANK_0_FAIL", plans[i], 1);
         int end = ranks_run(2, failing, NULL, 0);
+        unsetenv("RANK_0_FAIL");
+        if (end != 0)
+            fail_msg("%s: end %d", plans[i], end);
+    }
+}
+
+/* A communicator that has done its work is forgotten; another one works. */
+static int leaving(struct rank *rank) {
+    struct node node;
+    open_node(&node, rank);
+    for (uint64_t key = 1; key < 4; key++) {
+        join(&node, key, 0, 1);
+        talk(&node, key, 0, 0);
+        ranks_meet(rank, (int)key);
+        fabric_nccl.forget(node.fabric, key);
+    }
+    close_node(&node);
+    return 0;
+}
+
+static void test_leaving(void **state) {
+    (void)state;
+    static const char *const plans[] = {"ncclCommFinalize:1=3", "ncclCommDestroy:1=1",
+                                        "ncclCommFinalize:1=2;ncclCommAbort:1=3"};
+    for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
+        setenv("RANK_0_FAIL", plans[i], 1);
+        int end = ranks_run(2, leaving, NULL, 0);
         unsetenv("RANK_0_FAIL");
         if (end != 0)
             fail_msg("%s: end %d", plans[i], end);
@@ -366,7 +395,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),   cmocka_unit_test(test_paced_values), cmocka_unit_test(test_orders),
         cmocka_unit_test(test_failures), cmocka_unit_test(test_death),        cmocka_unit_test(test_injection),
-        cmocka_unit_test(test_sticky),   cmocka_unit_test(test_older),
+        cmocka_unit_test(test_sticky),   cmocka_unit_test(test_older),        cmocka_unit_test(test_leaving),
 
     };
     if (argc > 1)

@@ -90,6 +90,41 @@ static void case_two_nodes(struct e2e *e) {
 }
 E2E_CASE(two_nodes, 100)
 
+/* What only GPUs can have done: the daemons have launched kernels; and which fabric carried the values. */
+static void check_launches(const struct e2e *e, unsigned node, bool nccl) {
+    char path[128], row[65] = "";
+    unsigned long launches = 0, sends = 0;
+    snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)e->daemons[node].pid);
+    FILE *f = fopen(path, "r");
+    E2E_CHECK(f, "%s", path);
+    while (fread(row, 64, 1, f) == 1) {
+        char name[65];
+        unsigned long n;
+        if (sscanf(row, "%64s %lu", name, &n) == 2 && strncmp(name, "cudaLaunchKernel", 16) == 0)
+            launches += n;
+        else if (strcmp(name, "ncclSend") == 0)
+            sends += n;
+    }
+    fclose(f);
+    E2E_CHECK(launches > 100, "node %u has launched %lu kernels", node, launches);
+    E2E_CHECK((sends > 20) == nccl, "node %u has sent %lu messages by NCCL", node, sends);
+}
+
+/* Two daemons whose calls are counted. */
+static void start_counted(struct e2e *e) {
+    char path[96];
+    snprintf(path, sizeof(path), "%s/count", e->dir);
+    setenv("ZIPCCL_STANDIN_COUNT", path, 1);
+    e2e_daemons(e, 2);
+    unsetenv("ZIPCCL_STANDIN_COUNT");
+}
+
+#ifdef ZIPCCL_HAVE_NCCL
+#    define WITH_NCCL true
+#else
+#    define WITH_NCCL false
+#endif
+
 /* Two jobs at once, each with a rank on both GPUs of both nodes. */
 static void case_two_jobs(struct e2e *e) {
     struct plan_of_case p[2] = {{"0011", 45}, {"1100", 45}};
@@ -97,13 +132,15 @@ static void case_two_jobs(struct e2e *e) {
     pool();
     e2e_set(e, "device=cuda");
     e2e_set(e, "chunk_bytes=64KiB");
-    e2e_daemons(e, 2);
+    start_counted(e);
     for (unsigned i = 0; i < 2; i++)
         e2e_start(e, &g[i], p[i].layout, stream_rank, &p[i]);
     for (unsigned i = 0; i < 2; i++)
         e2e_wait(e, &g[i], 100);
     for (unsigned i = 0; i < 2; i++)
         e2e_all_passed(e, &g[i]);
+    for (unsigned node = 0; node < 2 && gpu_standin(); node++)
+        check_launches(e, node, WITH_NCCL);
 }
 E2E_CASE(two_jobs, 130)
 
@@ -137,36 +174,12 @@ static void chunks_rank(struct e2e_rank *r) {
     gpu_rank_end(&g);
 }
 
-/* What only GPUs can have done: the daemons have launched kernels; and which fabric carried the values. */
-static void check_launches(const struct e2e *e, unsigned node, bool nccl) {
-    char path[128], row[65] = "";
-    unsigned long launches = 0, sends = 0;
-    snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)e->daemons[node].pid);
-    FILE *f = fopen(path, "r");
-    E2E_CHECK(f, "%s", path);
-    while (fread(row, 64, 1, f) == 1) {
-        char name[65];
-        unsigned long n;
-        if (sscanf(row, "%64s %lu", name, &n) == 2 && strncmp(name, "cudaLaunchKernel", 16) == 0)
-            launches += n;
-        else if (strcmp(name, "ncclSend") == 0)
-            sends += n;
-    }
-    fclose(f);
-    E2E_CHECK(launches > 100, "node %u has launched %lu kernels", node, launches);
-    E2E_CHECK((sends > 20) == nccl, "node %u has sent %lu messages by NCCL", node, sends);
-}
-
 static void run_chunks(struct e2e *e, const char *fabric) {
-    char path[96];
     pool();
-    snprintf(path, sizeof(path), "%s/count", e->dir);
-    setenv("ZIPCCL_STANDIN_COUNT", path, 1);
     e2e_set(e, "device=cuda");
     e2e_set(e, "chunk_bytes=64KiB");
     e2e_set(e, "fabric=%s", fabric);
-    e2e_daemons(e, 2);
-    unsetenv("ZIPCCL_STANDIN_COUNT");
+    start_counted(e);
     e2e_ranks(e, "0011", chunks_rank, NULL, 100);
     for (unsigned node = 0; node < 2 && gpu_standin(); node++)
         check_launches(e, node, strcmp(fabric, "ucx") != 0);
