@@ -2,8 +2,9 @@
  *
  * How sends and receives start and end.
  *
- * Coded chunks lie in scratch, which the fabric can use. Values in a GPU's memory pass through a piece of scratch of
- * their own (a bounce): copied there before they are sent, and from there when they have come.
+ * Coded chunks lie in scratch, which the fabric can use. Values where the fabric cannot get them, as in a GPU's memory,
+ * pass through a piece of scratch of their own (a bounce): copied there before they are sent, and from there when they
+ * have come.
  */
 #include "daemon/core/executor_impl.h"
 
@@ -80,9 +81,14 @@ static void finish_to_send(struct exec_work *work) {
 }
 EXEC_JOB_DONE(to_send_done, finish_to_send)
 
-static bool on_gpu(const struct exec_op *op, const void *values) {
+/* Whether values have to pass through a bounce: the fabric does not take them from where they lie, or they lie in a
+ * GPU's memory and are hashed. */
+static bool needs_bounce(const struct exec_op *op, const void *values) {
     const struct executor_config *config = &op->comm->executor->config;
-    return config->device_ops->on_gpu && config->device_ops->on_gpu(config->device, values);
+    bool on_gpu = config->device_ops->on_gpu && config->device_ops->on_gpu(config->device, values);
+    if (!config->fabric_ops->takes || (on_gpu && config->verify))
+        return on_gpu;
+    return !config->fabric_ops->takes(config->fabric, op->comm->key, values);
 }
 
 /* False, with the operation failed: no memory. */
@@ -108,7 +114,7 @@ static void send_values(struct exec_work *work, const uint8_t *values) {
     struct exec_op *op = work->op;
     bool verify = op->comm->executor->config.verify;
     size_t bytes = exec_count(op, exec_step_of(work)) * exec_item_of(work)->value_bytes;
-    if (on_gpu(op, values)) {
+    if (needs_bounce(op, values)) {
         if (!take_bounce(work, bytes)) {
             exec_work_end(work, false);
             return;
@@ -247,7 +253,7 @@ static bool set_target(struct exec_work *work, struct fabric_recv *recv) {
     } else if (st->count > 0) {
         recv->buffer = exec_values(op, st->dst);
         recv->capacity = st->count * op->items[st->item].value_bytes;
-        if (!op->failed && on_gpu(op, recv->buffer)) {
+        if (!op->failed && needs_bounce(op, recv->buffer)) {
             if (!take_bounce(work, recv->capacity))
                 return false;
             recv->buffer = work->bounce;

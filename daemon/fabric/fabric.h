@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fabric seam: messages between daemons. `ucx` runs on UCX active messages.
+ * The fabric seam: messages between daemons. `ucx` runs on UCX active messages; `nccl` moves values in memory of a GPU
+ * by NCCL, and all else by ucx.
  *
  * All functions are called on the loop thread. Progress happens on a thread of the fabric's own; fabric poll, called
  * when fd is readable, runs the callbacks on the loop thread. A message waits at its sender (rendezvous) or in the
@@ -98,6 +99,14 @@ struct fabric_config {
     uint64_t link_rate_bits; /* bits a second that this node may send to all others together; 0: uncapped */
 };
 
+/* A communicator that is made, on all its nodes. */
+struct fabric_join {
+    uint64_t comm;
+    uint32_t node, nnodes;            /* this one's index */
+    uint32_t gpus;                    /* a bit for each GPU of this node that its ranks use, as CUDA numbers them */
+    struct fabric_peer *const *peers; /* own: not used */
+};
+
 struct fabric_ops {
     const char *name;
     /* *why: static text for people on failure. */
@@ -108,6 +117,11 @@ struct fabric_ops {
     ZIPCCL_MUST_CHECK zipcclResult_t (*connect)(struct fabric *fabric, const void *address, size_t bytes,
                                                 const struct fabric_tokens *tokens, struct fabric_peer **peer);
     void (*disconnect)(struct fabric *fabric, struct fabric_peer *peer);
+    /* Before anything is sent or received of a communicator; NULL where the fabric need not know. Ended by forget. */
+    ZIPCCL_MUST_CHECK zipcclResult_t (*join)(struct fabric *fabric, const struct fabric_join *join);
+    /* Whether values there may be sent and received as they are in comm, whatever memory they come from or go to; NULL:
+     * all in host memory may, and none in a GPU's. */
+    bool (*takes)(struct fabric *fabric, uint64_t comm, const void *values);
     void (*send)(struct fabric *fabric, struct fabric_send *send);
     void (*recv)(struct fabric *fabric, struct fabric_recv *recv);
     /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come
@@ -132,5 +146,6 @@ struct fabric_ops {
 };
 
 extern const struct fabric_ops fabric_ucx;
+extern const struct fabric_ops fabric_nccl; /* with CUDA only */
 
 #endif

@@ -36,10 +36,10 @@ const char *worker_lost(const struct worker *w, uint32_t generation) {
     return !gone ? NULL : w->why ? w->why : "the GPU has no worker";
 }
 
-struct worker *worker_of_uuid(struct device *d, const uint8_t *uuid) {
+struct worker *worker_of_uuid(const struct device *d, const uint8_t *uuid) {
     for (unsigned i = 0; i < d->nworkers; i++) {
         if (d->workers[i].known && memcmp(d->workers[i].uuid, uuid, DEVICE_UUID_BYTES) == 0)
-            return &d->workers[i];
+            return (struct worker *)(uintptr_t)&d->workers[i];
     }
     return NULL;
 }

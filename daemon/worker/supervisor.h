@@ -183,7 +183,7 @@ void scratch_close(struct device *d);
 /* supervise.c */
 /* Why what the process of that generation had is gone; NULL: it is not, or not yet: then it is not known why. */
 const char *worker_lost(const struct worker *w, uint32_t generation);
-struct worker *worker_of_uuid(struct device *d, const uint8_t *uuid);
+struct worker *worker_of_uuid(const struct device *d, const uint8_t *uuid);
 void worker_init(struct worker *w, struct device *d, unsigned ordinal);
 bool worker_spawn(struct worker *w);
 /* It is to end, for this reason. */
