@@ -199,7 +199,7 @@ static zipcclResult_t daemon_open_nccl(struct daemon *d, const struct fabric_con
     bool wanted = strcmp(d->config.fabric, "nccl") == 0;
     if (!wanted && (strcmp(d->config.fabric, "auto") != 0 || strcmp(d->device_ops->name, "cuda") != 0))
         return zipcclSuccess;
-    const char *why = "this zipccld was built without CUDA";
+    const char *why = "this zipccld was built without NCCL";
     zipcclResult_t rc = zipcclInvalidUsage;
 #ifdef ZIPCCL_HAVE_NCCL
     rc = fabric_nccl.open(config, &d->fabric, &why);
@@ -228,10 +228,12 @@ static zipcclResult_t daemon_open_fabric(struct daemon *d) {
     (void)why;
     return zipcclInvalidUsage;
 #else
+    const struct nccl_gpus gpus = {&nccl_gpus_workers, d->device};
     struct fabric_config config = {
         .tls = c->ucx_tls[0] != '\0' ? c->ucx_tls : NULL,
         .net_devices = c->ucx_net_devices[0] != '\0' ? c->ucx_net_devices : NULL,
         .link_rate_bits = c->link_rate,
+        .gpus = d->device_ops == &device_workers ? &gpus : NULL,
     };
     zipcclResult_t rc = daemon_open_nccl(d, &config);
     if (rc == zipcclSuccess && d->fabric_ops == NULL) {

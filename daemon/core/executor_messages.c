@@ -14,13 +14,23 @@
 
 #define HEADER_HAS_HASH 1u
 
+/* What the fabric knows of a failure, as the end of a text. */
+static const char *reason(const struct exec_op *op, const char **colon) {
+    const struct executor_config *config = &op->comm->executor->config;
+    const char *why = config->fabric_ops->why ? config->fabric_ops->why(config->fabric, op->comm->key) : NULL;
+    *colon = why ? ": " : "";
+    return why ? why : "";
+}
+
 static void send_done(struct fabric_send *send, zipcclResult_t result) {
     struct exec_work *work = send->arg;
     struct exec_op *op = work->op;
     uint32_t peer = exec_step_of(work)->peer;
+    const char *colon, *why = result ? reason(op, &colon) : "";
     char name[64];
     if (result)
-        exec_op_failf(op, result, (int)peer, "%s: sending to node %u fails", exec_step_name(work, name), peer);
+        exec_op_failf(op, result, *why ? -1 : (int)peer, "%s: sending to node %u fails%s%s", exec_step_name(work, name),
+                      peer, colon, why);
     else
         op->result.wire_bytes += send->iov[0].bytes + send->iov[1].bytes;
     exec_work_end(work, result == zipcclSuccess);
@@ -216,19 +226,21 @@ static void recv_done(struct fabric_recv *recv, zipcclResult_t result) {
     struct exec_work *work = recv->arg;
     struct exec_op *op = work->op;
     const struct plan_step *st = exec_step_of(work);
+    const char *colon, *why;
     char name[64];
     if (result == zipcclSuccess) {
         if (finish_recv(work))
             exec_op_run(op);
         return;
     }
+    why = reason(op, &colon);
     /* Too long: most likely another operation. */
     if (result != zipcclLimitExceeded || exec_check_message(op, st, &recv->header, recv->bytes))
-        exec_op_failf(op, result == zipcclLimitExceeded ? zipcclCorruptData : result, (int)st->peer,
-                      result == zipcclRemoteError ? "%s: node %u is gone (chunk %u of rank %u)"
-                      : result == zipcclAborted   ? "%s: aborted while waiting for node %u (chunk %u of rank %u)"
-                                                  : "%s: receiving from node %u fails (chunk %u of rank %u)",
-                      exec_step_name(work, name), st->peer, st->tag, st->rank);
+        exec_op_failf(op, result == zipcclLimitExceeded ? zipcclCorruptData : result, *why ? -1 : (int)st->peer,
+                      result == zipcclRemoteError ? "%s: node %u is gone (chunk %u of rank %u)%s%s"
+                      : result == zipcclAborted   ? "%s: aborted while waiting for node %u (chunk %u of rank %u)%s%s"
+                                                  : "%s: receiving from node %u fails (chunk %u of rank %u)%s%s",
+                      exec_step_name(work, name), st->peer, st->tag, st->rank, colon, why);
     exec_work_end(work, false);
     exec_op_run(op);
 }

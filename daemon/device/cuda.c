@@ -375,6 +375,7 @@ static const struct device_ops device_cuda = {
     .describe = cuda_describe,
     .heartbeat = cuda_heartbeat,
     .on_gpu = cuda_on_gpu,
+    .reach = cuda_reach,
     .gpu_number = cuda_gpu_number,
     .stream_open = cuda_stream_open,
     .stream_gate = cuda_stream_gate,

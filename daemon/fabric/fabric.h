@@ -93,10 +93,13 @@ struct fabric_recv {
     void *internal[6];
 };
 
+struct nccl_gpus;
+
 struct fabric_config {
-    const char *tls;         /* UCX_TLS, NULL: UCX's own choice */
-    const char *net_devices; /* UCX_NET_DEVICES, NULL: all */
-    uint64_t link_rate_bits; /* bits a second that this node may send to all others together; 0: uncapped */
+    const char *tls;              /* UCX_TLS, NULL: UCX's own choice */
+    const char *net_devices;      /* UCX_NET_DEVICES, NULL: all */
+    uint64_t link_rate_bits;      /* bits a second that this node may send to all others together; 0: uncapped */
+    const struct nccl_gpus *gpus; /* for nccl: nccl_launch.h; copied */
 };
 
 /* A communicator that is made, on all its nodes. */
@@ -127,6 +130,9 @@ struct fabric_ops {
     /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come
      * from now on, so that their senders end too. */
     void (*abort)(struct fabric *fabric, uint64_t comm);
+    /* What of this node made the sends and receives of comm fail, for people; NULL: it is not known here. The operation
+     * itself may be NULL. Valid until close. */
+    const char *(*why)(struct fabric *fabric, uint64_t comm);
     /* comm is over: forget it (messages that still come are dropped). */
     void (*forget)(struct fabric *fabric, uint64_t comm);
     void (*set_link_rate)(struct fabric *fabric, uint64_t bits);
@@ -146,6 +152,6 @@ struct fabric_ops {
 };
 
 extern const struct fabric_ops fabric_ucx;
-extern const struct fabric_ops fabric_nccl; /* with CUDA only */
+extern const struct fabric_ops fabric_nccl; /* with NCCL's headers only */
 
 #endif

@@ -24,9 +24,9 @@ static void wake(struct fabric *f) {
     } while (n < 0 && errno == EINTR);
 }
 
-static int index_of(const struct nccl_comm *comm, int gpu) {
+static int index_of(const struct nccl_comm *comm, uint32_t gpu) {
     for (uint32_t i = 0; i < comm->ngpus; i++) {
-        if ((int)comm->gpus[i] == gpu)
+        if (comm->gpus[i] == gpu)
             return (int)i;
     }
     return -1;
@@ -34,20 +34,16 @@ static int index_of(const struct nccl_comm *comm, int gpu) {
 
 /* What memory that is, and which of the communicator's GPUs moves it: its own or, for host memory, any. */
 static enum nccl_memory memory_of(const struct nccl_comm *comm, const void *p, uint32_t tag, uint32_t *gpu) {
-    struct fabric *f = comm->fabric;
-    struct cudaPointerAttributes a = {0};
+    const struct nccl_gpus *gpus = &comm->fabric->gpus;
+    uint32_t number = 0;
+    int at;
     *gpu = comm->ngpus ? tag % comm->ngpus : 0;
-    if (f->library.cudaPointerGetAttributes(&a, p) != cudaSuccess) {
-        (void)f->library.cudaGetLastError(); /* else the next call would give it again */
-        return NCCL_PAGEABLE;
-    }
-    int at = index_of(comm, a.device);
-    switch (a.type) {
-    case cudaMemoryTypeDevice:
-    case cudaMemoryTypeManaged:
+    switch (gpus->ops->place(gpus->owner, p, &number)) {
+    case NCCL_PLACE_GPU:
+        at = index_of(comm, number);
         *gpu = (uint32_t)at;
         return at >= 0 ? NCCL_DEVICE : NCCL_FOREIGN;
-    case cudaMemoryTypeHost:
+    case NCCL_PLACE_PINNED:
         return NCCL_PINNED;
     default:
         return NCCL_PAGEABLE;
@@ -282,7 +278,7 @@ static struct nccl_recv *get_recv(struct fabric *f, bool bounce) {
     }
     recv = calloc(1, sizeof(*recv));
     void *memory = NULL;
-    if (recv && bounce && f->library.cudaHostAlloc(&memory, NCCL_SMALL_BYTES, cudaHostAllocPortable) != cudaSuccess) {
+    if (recv && bounce && !(memory = f->gpus.ops->alloc(f->gpus.owner, NCCL_SMALL_BYTES))) {
         free(recv);
         return NULL;
     }
@@ -381,7 +377,7 @@ static void nccl_poll(struct fabric *f) {
     (void)n; /* nothing to read: the lists say what there is */
     fabric_ucx.poll(f->below);
     for (unsigned i = 0; i < NCCL_MAX_GPUS; i++) {
-        while (f->launchers[i] && nccl_launcher_hear(f->launchers[i], &answer)) {
+        while (f->launchers[i] && f->gpus.ops->hear(f->launchers[i], &answer)) {
             if (answer.what == NCCL_LAUNCH)
                 nccl_entry_launched(f, &answer);
             else if (answer.what == NCCL_COPY)
@@ -406,7 +402,7 @@ static void free_all(struct fabric *f) {
         struct nccl_recv *recv = f->all_recvs;
         f->all_recvs = recv->next_of_all;
         if (recv->bounce)
-            (void)f->library.cudaFreeHost(recv->bounce);
+            f->gpus.ops->free(f->gpus.owner, recv->bounce, NCCL_SMALL_BYTES);
         free(recv);
     }
     while (f->all_letters) {
@@ -420,11 +416,11 @@ static void nccl_close(struct fabric *f) {
     /* First: what is on the streams names memory that is freed below. */
     for (unsigned i = 0; i < NCCL_MAX_GPUS; i++) {
         if (f->launchers[i])
-            nccl_launcher_end(f->launchers[i]);
+            f->gpus.ops->launcher_end(f->launchers[i]);
     }
     for (unsigned i = 0; i < NCCL_MAX_GPUS; i++) {
         if (f->launchers[i])
-            nccl_launcher_close(f->launchers[i]);
+            f->gpus.ops->launcher_close(f->launchers[i]);
     }
     if (f->opened)
         fabric_ucx.close(f->below);
@@ -434,7 +430,8 @@ static void nccl_close(struct fabric *f) {
         close(f->epoll);
     if (f->wake >= 0)
         close(f->wake);
-    nccl_library_unload(&f->library);
+    if (f->gpus_opened)
+        f->gpus.ops->close(f->gpus.owner);
     free(f);
 }
 
@@ -445,8 +442,10 @@ static bool watch(struct fabric *f, int fd) {
 
 static zipcclResult_t nccl_open(const struct fabric_config *config, struct fabric **fabric, const char **why) {
     *fabric = NULL;
+    *why = "it needs device = cuda";
+    if (!config->gpus)
+        return zipcclInvalidUsage;
     *why = "out of memory";
-    int devices = 0;
     struct fabric *f = calloc(1, sizeof(*f));
     if (!f)
         return zipcclOutOfMemory;
@@ -455,7 +454,9 @@ static zipcclResult_t nccl_open(const struct fabric_config *config, struct fabri
     f->copying_tail = &f->copying;
     f->ended_sends_tail = &f->ended_sends;
     f->ended_recvs_tail = &f->ended_recvs;
-    zipcclResult_t result = nccl_library_load(&f->library, why);
+    f->gpus = *config->gpus;
+    zipcclResult_t result = f->gpus.ops->open(f->gpus.owner, &f->version, why);
+    f->gpus_opened = result == zipcclSuccess;
     if (result)
         goto fail;
     result = fabric_ucx.open(config, &f->below, why);
@@ -467,9 +468,6 @@ static zipcclResult_t nccl_open(const struct fabric_config *config, struct fabri
     f->epoll = epoll_create1(EPOLL_CLOEXEC);
     f->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (f->epoll < 0 || !watch(f, f->wake) || !watch(f, fabric_ucx.fd(f->below)))
-        goto fail;
-    *why = "CUDA has no device";
-    if (f->library.cudaGetDeviceCount(&devices) != cudaSuccess || devices < 1)
         goto fail;
     *why = NULL;
     *fabric = f;
@@ -525,6 +523,11 @@ static void nccl_forget(struct fabric *f, uint64_t key) {
         fabric_ucx.forget(f->below, key);
 }
 
+static const char *nccl_why(struct fabric *f, uint64_t key) {
+    const struct nccl_comm *comm = nccl_comm_find(f, key);
+    return comm ? comm->why : NULL;
+}
+
 static void nccl_set_link_rate(struct fabric *f, uint64_t bits) {
     fabric_ucx.set_link_rate(f->below, bits);
 }
@@ -535,7 +538,7 @@ static int nccl_fd(const struct fabric *f) {
 
 static void nccl_describe(const struct fabric *f, char *text, size_t size) {
     char below[96] = "";
-    int v = f->library.version;
+    int v = f->version;
     fabric_ucx.describe(f->below, below, sizeof(below));
     snprintf(text, size, "nccl %d.%d.%d, %s", v / 10000, v / 100 % 100, v % 100, below);
 }
@@ -562,6 +565,7 @@ const struct fabric_ops fabric_nccl = {
     .send = nccl_send,
     .recv = nccl_recv,
     .abort = nccl_abort,
+    .why = nccl_why,
     .forget = nccl_forget,
     .set_link_rate = nccl_set_link_rate,
     .flow_open = nccl_flow_open,

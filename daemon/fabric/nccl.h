@@ -13,7 +13,6 @@
 
 #include "daemon/fabric/fabric.h"
 #include "daemon/fabric/nccl_launch.h"
-#include "daemon/fabric/nccl_library.h"
 
 #define NCCL_SMALL_BYTES ((size_t)16 << 10) /* of host memory: goes by UCX */
 #define NCCL_ANNOUNCED   0x80u              /* header flag: the payload is a struct nccl_announcement */
@@ -48,7 +47,7 @@ struct nccl_control {
     union {
         uint64_t ids[NCCL_MAX_IDS];
         uint8_t gpus[NCCL_MAX_NODES]; /* of a final_init, by node */
-        ncclUniqueId unique;
+        struct nccl_unique unique;
     };
 };
 
@@ -135,12 +134,15 @@ struct nccl_comm {
     uint32_t proposals;                  /* node 0: heard, and the latest */
     uint64_t latest;
     struct nccl_entry *init; /* its place, until it is handed over */
-    ncclUniqueId unique;
+    struct nccl_unique unique;
+    const char *why; /* a GPU of this node failed it; or NULL */
     struct nccl_peer peers[];
 };
 
 struct fabric {
-    struct nccl_library library;
+    struct nccl_gpus gpus;
+    bool gpus_opened;
+    int version;                                    /* of NCCL */
     struct fabric *below;                           /* of fabric_ucx */
     struct nccl_launcher *launchers[NCCL_MAX_GPUS]; /* by CUDA's number, from the first use on */
     int epoll, wake;
@@ -175,6 +177,8 @@ ZIPCCL_MUST_CHECK zipcclResult_t nccl_comm_join(struct fabric *f, const struct f
 /* Ends what it has under way, and the communicator; may be called again. The other nodes are not told: the failure of
  * an operation is, by the daemons, with its cause. */
 void nccl_comm_end(struct nccl_comm *comm, zipcclResult_t reason);
+/* Likewise, where a GPU of this node answers with an error. */
+void nccl_comm_fail(struct nccl_comm *comm, const struct nccl_answer *answer);
 /* The user will not name it again. One that has nothing under way and did not fail is left in peace. */
 void nccl_comm_forget(struct nccl_comm *comm);
 void nccl_comm_release(struct nccl_comm *comm); /* one user less; frees it with the last */

@@ -144,10 +144,11 @@ static void heard(struct fabric_recv *recv, zipcclResult_t result) {
 
 /* Asks the launching side of one of its GPUs; the answer counts as a user. False: it is not there, or no memory. */
 static bool ask(struct nccl_comm *comm, uint32_t gpu, enum nccl_what what) {
+    const struct nccl_gpus *gpus = &comm->fabric->gpus;
     struct nccl_launcher **l = &comm->fabric->launchers[comm->gpus[gpu]];
     struct nccl_command command;
     if (!*l)
-        *l = nccl_launcher_open(&comm->fabric->library, (int)comm->gpus[gpu], comm->fabric->wake);
+        *l = gpus->ops->launcher(gpus->owner, comm->gpus[gpu], comm->fabric->wake);
     command.comm = comm->id;
     command.id = gpu;
     command.what = what;
@@ -155,7 +156,7 @@ static bool ask(struct nccl_comm *comm, uint32_t gpu, enum nccl_what what) {
     command.rank = comm->peers[comm->node].first + gpu;
     command.nranks = comm->peers[comm->nnodes - 1].first + comm->peers[comm->nnodes - 1].ngpus;
     command.unique = comm->unique;
-    if (!*l || !nccl_launcher_ask(*l, &command))
+    if (!*l || !gpus->ops->ask(*l, &command))
         return false;
     comm->users++;
     return true;
@@ -200,7 +201,7 @@ static void answered(struct nccl_comm *comm, const struct nccl_answer *answer) {
     case NCCL_MAKE:
     case NCCL_FAILED:
         if (answer->result)
-            nccl_comm_end(comm, answer->result);
+            nccl_comm_fail(comm, answer);
         break;
     case NCCL_REVOKE:
         if (--comm->revokes == 0)
@@ -305,6 +306,13 @@ static void end(struct nccl_comm *comm, zipcclResult_t reason, enum nccl_what wh
 void nccl_comm_end(struct nccl_comm *comm, zipcclResult_t reason) {
     if (!comm->over)
         end(comm, reason, NCCL_REVOKE);
+}
+
+void nccl_comm_fail(struct nccl_comm *comm, const struct nccl_answer *answer) {
+    if (comm->over)
+        return;
+    comm->why = answer->why;
+    nccl_comm_end(comm, answer->result);
 }
 
 void nccl_comm_forget(struct nccl_comm *comm) {

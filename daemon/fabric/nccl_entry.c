@@ -15,7 +15,7 @@ bool nccl_entry_copy(struct fabric *f, struct nccl_recv *recv) {
     command.nops = 2;
     command.ops[0] = (struct nccl_op){.address = (uintptr_t)recv->user->buffer, .bytes = recv->user->bytes};
     command.ops[1] = (struct nccl_op){.address = (uintptr_t)recv->bounce, .bytes = recv->user->bytes};
-    if (!nccl_launcher_ask(f->launchers[recv->comm->gpus[recv->gpu]], &command))
+    if (!f->gpus.ops->ask(f->launchers[recv->comm->gpus[recv->gpu]], &command))
         return false;
     recv->next = NULL;
     *f->copying_tail = recv;
@@ -70,7 +70,7 @@ void nccl_entry_launch(struct fabric *f, struct nccl_entry *entry) {
         add_op(&command, NCCL_OP_RECV, at, recv->body.bytes[0], rank);
         add_op(&command, NCCL_OP_RECV, at + recv->body.bytes[0], recv->body.bytes[1], rank);
     }
-    if (!nccl_launcher_ask(f->launchers[comm->gpus[entry->gpu]], &command)) {
+    if (!f->gpus.ops->ask(f->launchers[comm->gpus[entry->gpu]], &command)) {
         entry_ended(f, entry, zipcclOutOfMemory);
         return;
     }
@@ -88,6 +88,8 @@ void nccl_entry_launched(struct fabric *f, const struct nccl_answer *answer) {
         return;
     if (!(*p = entry->next))
         f->launched_tail = p;
+    if (answer->result)
+        nccl_comm_fail(entry->comm, answer);
     entry_ended(f, entry, answer->result);
 }
 
@@ -100,5 +102,7 @@ void nccl_entry_copied(struct fabric *f, const struct nccl_answer *answer) {
         return;
     if (!(*p = recv->next))
         f->copying_tail = p;
+    if (answer->result)
+        nccl_comm_fail(recv->comm, answer);
     nccl_recv_end(f, recv, answer->result);
 }

@@ -10,7 +10,10 @@
 #include "daemon/fabric/nccl_launcher.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+
+_Static_assert(sizeof(ncclUniqueId) == sizeof(struct nccl_unique), "size of an id");
 
 #define LEAVE_NS 2000000000u
 #define GRACE_NS 500000000u
@@ -73,10 +76,16 @@ static void put_event(struct nccl_launcher *l, cudaEvent_t event) {
         (void)l->library->cudaEventDestroy(event);
 }
 
-/* Whether the GPU works. */
-static bool is_able(const struct nccl_launcher *l) {
-    cudaError_t error = l->stream ? l->library->cudaStreamQuery(l->stream) : cudaErrorNoDevice;
-    return error == cudaSuccess || error == cudaErrorNotReady;
+/* Whether the GPU works. An error that stays comes again. */
+static bool is_able(struct nccl_launcher *l) {
+    for (unsigned i = 0; i < 2; i++) {
+        nccl_launcher_streams(l);
+        cudaError_t error = l->stream ? l->library->cudaStreamQuery(l->stream) : cudaErrorNoDevice;
+        if (error == cudaSuccess || error == cudaErrorNotReady)
+            return true;
+        (void)l->library->cudaGetLastError();
+    }
+    return false;
 }
 
 /* ---- the life of a communicator ---- */
@@ -165,8 +174,10 @@ static bool make(struct nccl_launcher *l, const struct nccl_command *command, zi
         config.blocking = 0;
         if (l->library->version < NCCL_VERSION_CODE)
             config.version = (unsigned)l->library->version;
-        state = l->library->ncclCommInitRankConfig(&comm->handle, (int)command->nranks, command->unique,
-                                                   (int)command->rank, &config);
+        ncclUniqueId unique;
+        memcpy(&unique, &command->unique, sizeof(unique));
+        state = l->library->ncclCommInitRankConfig(&comm->handle, (int)command->nranks, unique, (int)command->rank,
+                                                   &config);
         l->begun = true;
     }
     if (!is_bad(state) && comm->handle)
@@ -316,7 +327,10 @@ static bool end_copies(struct nccl_launcher *l) {
 /* ---- for the thread ---- */
 
 static zipcclResult_t make_id(struct nccl_launcher *l, struct nccl_task *task) {
-    return is_able(l) ? result_of(l->library->ncclGetUniqueId(&task->answer.unique)) : zipcclSystemError;
+    ncclUniqueId unique = {0};
+    zipcclResult_t result = is_able(l) ? result_of(l->library->ncclGetUniqueId(&unique)) : zipcclSystemError;
+    memcpy(&task->answer.unique, &unique, sizeof(unique));
+    return result;
 }
 
 void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task) {

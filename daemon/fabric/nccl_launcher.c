@@ -100,9 +100,10 @@ static bool take_orders(struct nccl_launcher *l, unsigned looks) {
     return go;
 }
 
-/* Without streams records fail: no other device is to be current on the loop's thread. */
-static void open_streams(struct nccl_launcher *l) {
+void nccl_launcher_streams(struct nccl_launcher *l) {
     const struct nccl_library *n = l->library;
+    if (l->stream)
+        return;
     if (n->cudaSetDevice(l->gpu) != cudaSuccess ||
         n->cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, 0) != cudaSuccess)
         l->stream = NULL;
@@ -125,7 +126,7 @@ static void *launcher_main(void *arg) {
     struct nccl_launcher *l = arg;
     unsigned looks = 0;
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns */
-    open_streams(l);
+    nccl_launcher_streams(l);
     while (take_orders(l, looks))
         looks = nccl_launch_run(l) ? 0 : looks + 1;
     nccl_launch_end(l);

@@ -72,7 +72,16 @@ static inline struct nccl_task *nccl_tasks_pop(struct nccl_tasks *q) {
     return task;
 }
 
+/* nccl_launcher.c, as in struct nccl_gpus_ops */
+struct nccl_launcher *nccl_launcher_open(const struct nccl_library *library, int gpu, int wake);
+void nccl_launcher_end(struct nccl_launcher *l);
+void nccl_launcher_close(struct nccl_launcher *l);
+ZIPCCL_MUST_CHECK bool nccl_launcher_ask(struct nccl_launcher *l, const struct nccl_command *command);
+bool nccl_launcher_hear(struct nccl_launcher *l, struct nccl_answer *answer);
+
 /* nccl_launcher.c, the thread */
+/* Makes its streams where it has none. Without them records fail. */
+void nccl_launcher_streams(struct nccl_launcher *l);
 struct nccl_task *nccl_task_new(const struct nccl_command *command); /* NULL: no memory */
 void nccl_task_answer(struct nccl_launcher *l, struct nccl_task *task, zipcclResult_t result);
 uint64_t nccl_now_ns(void);

@@ -25,7 +25,6 @@
 #define LATE_NS       (30000 * MS)
 #define SEND_START_MS 1000
 #define END_MS        500u
-#define AWAIT_NS      (2000 * MS)
 #define CLOSE_NS      (2000 * MS)
 #define FAST_NS       (5 * MS) /* between ticks while one is down */
 #define SLOW_NS       (250 * MS)
@@ -206,6 +205,9 @@ static void heard(struct worker *w, const struct worker_record *r) {
     case WORKER_OPENED:
         worker_gate_opened(w, r);
         break;
+    case WORKER_ANSWER:
+        wrong = worker_launch_answered(w, r);
+        break;
     case WORKER_REPLY:
         w->reply = *r;
         w->reply.reply.text[WORKER_TEXT_BYTES - 1] = '\0';
@@ -275,6 +277,7 @@ static void reaped(struct worker *w, int status) {
     worker_channel_reset(&w->channel);
     worker_gates_fail(w, w->why);
     worker_jobs_fail(w, w->why);
+    worker_launches_fail(w, w->why);
     if (!w->device->discovering) {
         w->restarts++;
         tell_event(w, true, w->why);
@@ -319,7 +322,8 @@ static bool hangs(struct worker *w, uint64_t now) {
 }
 
 static bool has_work(const struct worker *w) {
-    return worker_jobs_any(w) || worker_gates_any(w) || !worker_ring_empty(&w->channel.shared->to_worker) ||
+    return worker_jobs_any(w) || worker_gates_any(w) || worker_launches_any(w) ||
+           !worker_ring_empty(&w->channel.shared->to_worker) ||
            heartbeat_busy(heartbeat_read(&w->channel.shared->beats[0]));
 }
 
@@ -394,7 +398,7 @@ void worker_step(struct worker *w) {
 }
 
 bool worker_await(struct worker *w, const char **why) {
-    uint64_t end = workers_now_ns() + AWAIT_NS;
+    uint64_t end = workers_now_ns() + WORKER_AWAIT_NS;
     while (w->state != WORKER_UP) {
         uint64_t now = workers_now_ns();
         bool later = w->state == WORKER_DOWN && w->retry_ns > end; /* it is given time to recover */
@@ -431,5 +435,6 @@ void worker_close(struct worker *w) {
         (void)usleep(500);
     }
     w->state = WORKER_DOWN;
+    worker_launches_free(w);
     worker_channel_close(&w->channel);
 }

@@ -16,7 +16,8 @@ uint64_t fabric_node_link_rate;
 void open_node(struct node *node, struct rank *rank) {
     struct ranks_shared *shared = rank->shared;
     /* lo: others come and go, where something else on the machine makes bridges. */
-    struct fabric_config config = {.link_rate_bits = fabric_node_link_rate, .net_devices = "lo"};
+    const struct nccl_gpus gpus = {&nccl_gpus_here, &node->here};
+    struct fabric_config config = {.link_rate_bits = fabric_node_link_rate, .net_devices = "lo", .gpus = &gpus};
     const char *why = NULL;
     size_t bytes;
     *node = (struct node){.rank = rank};

@@ -6,6 +6,7 @@
 #define ZIPCCL_TESTS_FABRIC_NODE_H
 
 #include "daemon/fabric/fabric.h"
+#include "daemon/fabric/nccl_here.h"
 #include "ranks.h"
 
 #define PENDING ((zipcclResult_t)99)
@@ -16,6 +17,7 @@ enum memory { HOST, PINNED, DEVICE, MEMORIES };
 
 struct node {
     struct rank *rank;
+    struct nccl_here here;
     struct fabric *fabric;
     struct fabric_peer *peers[MAX];
 };

@@ -27,7 +27,7 @@ static void gather_rank(struct e2e_rank *r) {
 }
 
 static void case_host(struct e2e *e) {
-    e2e_set(e, "device=host");
+    e2e_set(e, "device=cuda");
     e2e_set(e, "fabric=nccl");
     e2e_daemons(e, 2);
     e2e_ranks(e, "01", gather_rank, NULL, 60);
@@ -45,7 +45,7 @@ static void refused_rank(struct e2e_rank *r) {
 
 static void case_mixed(struct e2e *e) {
     struct e2e_group g;
-    e2e_set(e, "device=host");
+    e2e_set(e, "device=cuda");
     e2e_set(e, "fabric=ucx");
     e2e_daemon_start(e, 0);
     e2e_set(e, "fabric=nccl");
@@ -57,19 +57,25 @@ static void case_mixed(struct e2e *e) {
 }
 E2E_CASE(mixed, 100)
 
-/* An old NCCL, and one that is not there: only what was asked for by name ends the daemon. */
-static void case_missing(struct e2e *e) {
+static void check_refused(struct e2e *e, const char *device, const char *why) {
     char text[4096], socket[128];
     snprintf(socket, sizeof(socket), "socket=%s/alone.sock", e->dir);
-    const char *const args[] = {"--set", "device=host",        "--set", "fabric=nccl",     "--set", socket,
-                                "--set", "listen=127.0.0.1:0", "--set", "metrics_listen=", NULL};
-    setenv("ZIPCCL_STANDIN_NCCL_VERSION", "21000", 1);
+    const char *const args[] = {
+        "--set",           device, "--set", "fabric=nccl", "--set", socket, "--set", "listen=127.0.0.1:0", "--set",
+        "metrics_listen=", NULL};
     E2E_CHECK(e2e_daemon_run(e, text, sizeof(text), 20, args) != 0, "%s", text);
-    E2E_CHECK(strstr(text, "older than 2.14") && strstr(text, "fabric = auto"), "%s", text);
-    unsetenv("ZIPCCL_STANDIN_NCCL_VERSION");
-    e2e_set(e, "device=host");
+    E2E_CHECK(strstr(text, why) && strstr(text, "fabric = auto"), "%s", text);
+}
+
+/* An old NCCL, and no GPU: only what was asked for by name ends the daemon. */
+static void case_missing(struct e2e *e) {
+    setenv("ZIPCCL_STANDIN_NCCL_VERSION", "21000", 1);
+    check_refused(e, "device=cuda", "older than 2.14");
+    e2e_set(e, "device=cuda");
     e2e_set(e, "fabric=auto");
     e2e_daemons(e, 1);
+    unsetenv("ZIPCCL_STANDIN_NCCL_VERSION");
+    check_refused(e, "device=host", "device = cuda");
 }
 E2E_CASE(missing, 60)
 
