@@ -103,7 +103,7 @@ static void check_refused(struct doctor *d) {
             refused = d->status->counters[i]->value;
     if (refused)
         doctor_add(d, "refused peers", DOCTOR_WARN,
-                   "zipcclctl log: each refusal with its reason (another key or release, a clock that is off, a "
+                   "journalctl -u zipccld has each with its reason (another key or release, a clock that is off, a "
                    "stranger); peer_key_file must hold the same key on all nodes",
                    "%" PRIu64 " connections between daemons were refused since the start", refused);
     else if (d->status)

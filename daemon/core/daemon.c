@@ -20,6 +20,7 @@
 #include "daemon/core/privileges.h"
 #include "daemon/core/session.h"
 #include "daemon/slice.h"
+#include "daemon/worker/worker.h"
 #include "kernels/codec.h"
 #include "proto/op.h"
 #include "zipccl.h"
@@ -160,10 +161,25 @@ static zipcclResult_t daemon_watch(struct daemon *d, uv_poll_t *poll, int fd, uv
     return uv_poll_start(poll, UV_READABLE, ready) == 0 ? zipcclSuccess : zipcclSystemError;
 }
 
+static void daemon_device_event(void *arg, const struct device_event *event) {
+    struct daemon *d = arg;
+    if (event->lost) {
+        d->stats.counters[STATS_workers_lost]++;
+        log_error("%s", event->text);
+    } else {
+        log_info("%s", event->text);
+    }
+    events_add(d->events, event->lost ? EVENT_WORKER_LOST : EVENT_WORKER_UP, NULL, 0, "%s", event->text);
+}
+
 static zipcclResult_t daemon_open_device(struct daemon *d) {
     struct device_config config = {.workers = (unsigned)d->config.workers,
                                    .inline_bytes = DAEMON_INLINE_BYTES,
-                                   .gpu_sms = (unsigned)d->config.gpu_sms};
+                                   .gpu_sms = (unsigned)d->config.gpu_sms,
+                                   .in_daemon = strcmp(d->config.fabric, "nccl") == 0,
+                                   .worker_timeout_ms = (unsigned)d->config.worker_timeout,
+                                   .event = daemon_device_event,
+                                   .event_arg = d};
     const char *why = "";
     zipcclResult_t rc = device_open(d->config.device, &config, &d->device_ops, &d->device, &why);
     if (rc != zipcclSuccess) {
@@ -178,29 +194,18 @@ static zipcclResult_t daemon_open_device(struct daemon *d) {
     return daemon_watch(d, &d->device_poll, d->device_ops->fd(d->device), daemon_device_ready);
 }
 
-/* Opens the NCCL fabric where it is asked for or fits the device. Success with no fabric: another one is to be taken.
- */
 static zipcclResult_t daemon_open_nccl(struct daemon *d, const struct fabric_config *config) {
-    bool wanted = strcmp(d->config.fabric, "nccl") == 0;
-    if (!wanted && (strcmp(d->config.fabric, "auto") != 0 || strcmp(d->device_ops->name, "cuda") != 0))
-        return zipcclSuccess;
-    const char *why = "this zipccld was built without CUDA";
+    const char *why = "this zipccld was built without CUDA or NCCL";
     zipcclResult_t rc = zipcclInvalidUsage;
 #ifdef ZIPCCL_HAVE_NCCL
     rc = fabric_nccl.open(config, &d->fabric, &why);
-    if (rc == zipcclSuccess) {
-        d->fabric_ops = &fabric_nccl;
-        return zipcclSuccess;
-    }
+    d->fabric_ops = rc == zipcclSuccess ? &fabric_nccl : NULL;
 #else
     (void)config;
 #endif
-    if (wanted) {
-        log_error("cannot open the nccl fabric: %s (fabric = auto takes ucx then; result=%d)", why, (int)rc);
-        return rc;
-    }
-    log_warn("the nccl fabric is not there: %s; the ucx fabric is taken", why);
-    return zipcclSuccess;
+    if (rc != zipcclSuccess)
+        log_error("cannot open the nccl fabric: %s (fabric = ucx needs no NCCL; result=%d)", why, (int)rc);
+    return rc;
 }
 
 static zipcclResult_t daemon_open_fabric(struct daemon *d) {
@@ -218,8 +223,10 @@ static zipcclResult_t daemon_open_fabric(struct daemon *d) {
         .net_devices = c->ucx_net_devices[0] != '\0' ? c->ucx_net_devices : NULL,
         .link_rate_bits = c->link_rate,
     };
-    zipcclResult_t rc = daemon_open_nccl(d, &config);
-    if (rc == zipcclSuccess && d->fabric_ops == NULL) {
+    zipcclResult_t rc;
+    if (strcmp(c->fabric, "nccl") == 0) {
+        rc = daemon_open_nccl(d, &config);
+    } else {
         rc = fabric_ucx.open(&config, &d->fabric, &why);
         d->fabric_ops = rc == zipcclSuccess ? &fabric_ucx : NULL;
         if (rc != zipcclSuccess)
@@ -289,6 +296,7 @@ static zipcclResult_t daemon_open_sockets(struct daemon *d) {
         rc = server_adopt(d, &d->admin_server, &admin, admin_fd, session_accepted_admin);
     else if (rc == zipcclSuccess && admin.path[0] != '\0')
         rc = server_open_unix(d, &d->admin_server, &admin, session_accepted_admin);
+    d->server.full = d->admin_server.full = session_no_room;
     return rc;
 }
 

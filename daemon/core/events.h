@@ -25,7 +25,9 @@
     X(RELOAD, "reload")                                                                                                \
     X(LOG_LEVEL, "log-level")                                                                                          \
     X(DRAIN, "drain")                                                                                                  \
-    X(JOB_SHARE, "job-share")
+    X(JOB_SHARE, "job-share")                                                                                          \
+    X(WORKER_LOST, "worker-lost")                                                                                      \
+    X(WORKER_UP, "worker-up")
 
 enum event_kind {
 #define EVENT_ENUM(name, text) EVENT_##name,

@@ -13,6 +13,7 @@
 #include "daemon/core/daemon.h"
 #include "daemon/core/man.h"
 #include "daemon/core/peer_key.h"
+#include "daemon/worker/worker.h"
 #include "zipccl.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -160,6 +161,10 @@ int main(int argc, char **argv) {
     struct main_args args = {0};
     struct config config;
     int code = EXIT_OK;
+    int worker_fd;
+    /* Not for people: how zipccld starts the worker of a GPU. */
+    if (argc == 2 && sscanf(argv[1], "--worker=%d", &worker_fd) == 1)
+        return worker_run(worker_fd);
     if (!main_parse(&args, argc, argv)) {
         fprintf(stderr, "Try 'zipccld --help'.\n");
         code = EXIT_USAGE;

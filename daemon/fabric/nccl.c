@@ -36,7 +36,9 @@ static int index_of(const struct nccl_comm *comm, int gpu) {
 static enum nccl_memory memory_of(const struct nccl_comm *comm, const void *p, uint32_t tag, uint32_t *gpu) {
     struct fabric *f = comm->fabric;
     struct cudaPointerAttributes a = {0};
-    *gpu = comm->ngpus ? tag % comm->ngpus : 0;
+    if (comm->ngpus == 0)
+        return NCCL_PAGEABLE;
+    *gpu = tag % comm->ngpus;
     if (f->library.cudaPointerGetAttributes(&a, p) != cudaSuccess) {
         (void)f->library.cudaGetLastError(); /* else the next call would give it again */
         return NCCL_PAGEABLE;

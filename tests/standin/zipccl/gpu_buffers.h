@@ -35,6 +35,9 @@ struct gpu_memory {
 void gpu_memory_new(struct gpu_memory *m, enum gpu_kind kind, size_t bytes, cudaStream_t stream);
 void gpu_memory_free(struct gpu_memory *m, cudaStream_t stream);
 
+/* The process that works on a GPU for a daemon; 0: there is none now. */
+pid_t gpu_worker(pid_t daemon, unsigned gpu);
+
 /* A rank of a case: its GPU, its streams. */
 struct gpu_rank {
     cudaStream_t cuda;
