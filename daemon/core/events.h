@@ -22,6 +22,7 @@
     X(COMM_FAILED, "comm-failed")                                                                                      \
     X(PEER_UP, "peer-up")                                                                                              \
     X(PEER_LOST, "peer-lost")                                                                                          \
+    X(PEER_REFUSED, "peer-refused")                                                                                    \
     X(RELOAD, "reload")                                                                                                \
     X(LOG_LEVEL, "log-level")                                                                                          \
     X(DRAIN, "drain")                                                                                                  \

@@ -13,6 +13,7 @@
 #include "daemon/core/daemon.h"
 #include "daemon/core/man.h"
 #include "daemon/core/peer_key.h"
+#include "daemon/core/privileges.h"
 #include "daemon/worker/worker.h"
 #include "zipccl.h"
 
@@ -142,6 +143,15 @@ static bool main_configure(struct main_args *args, struct config *config) {
     return ok;
 }
 
+/* What the configuration names on this node: users, groups, the key. */
+static bool main_check_node(const struct config *config) {
+    bool good = privileges_check(config);
+    good = peer_key_check(config) && good;
+    if (good)
+        printf("ok\n");
+    return good;
+}
+
 static int main_run(const struct main_args *args, const struct config *config) {
     struct daemon daemon;
     struct daemon_options options = {
@@ -181,7 +191,7 @@ int main(int argc, char **argv) {
     } else if (!main_configure(&args, &config)) {
         code = EXIT_USAGE;
     } else if (args.check) {
-        printf("ok\n");
+        code = main_check_node(&config) ? EXIT_OK : EXIT_USAGE;
     } else {
         code = main_run(&args, &config);
     }

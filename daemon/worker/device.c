@@ -17,7 +17,6 @@
 #include "daemon/worker/supervisor.h"
 #include "daemon/worker/worker.h"
 
-#define START_NS         60000000000ull
 #define MEASURE_NS       60000000000ull
 #define DEFAULT_LIMIT_MS 10000u
 #define MOST_TEXTS       256u
@@ -124,7 +123,9 @@ static zipcclResult_t start_workers(struct device *d, const char **why) {
     /* One that fails is tried again, and said in status. */
     for (unsigned i = 1; i < d->nworkers; i++) {
         const char *later;
-        (void)worker_await(&d->workers[i], START_NS, &later);
+        while (d->workers[i].state == WORKER_STARTING)
+            worker_step(&d->workers[i]);
+        (void)worker_await(&d->workers[i], &later);
     }
     return zipcclSuccess;
 }
@@ -244,7 +245,7 @@ static bool workers_measure(struct device *d, uint64_t *encode_bps, uint64_t *de
     struct worker_record r = {.type = WORKER_MEASURE};
     const char *why;
     uint64_t limit = d->timeout_ns;
-    if (!worker_await(w, START_NS, &why))
+    if (!worker_await(w, &why))
         return false;
     d->timeout_ns = MEASURE_NS; /* it is one piece of work */
     bool good = worker_call(w, &r, MEASURE_NS, &why) == zipcclSuccess;

@@ -85,7 +85,7 @@ static zipcclResult_t import_host(struct device *d, struct memory *m, const stru
 
 static zipcclResult_t import_gpu(struct device *d, struct memory *m, const struct device_import *in, const char **why) {
     struct worker *w = m->home;
-    if (!worker_await(w, d->timeout_ns, why))
+    if (!worker_await(w, why))
         return zipcclUnhandledDeviceError;
     m->home_generation = w->generation;
     *why = "no addresses for memory of a GPU";

@@ -111,7 +111,11 @@ static void block_drop(struct device *d, struct memory *m) {
     memory_untell(d, m);
     ranges_remove(&d->ranges, &m->range);
     (void)fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)m->offset, (off_t)m->range.bytes);
-    give_gap(s, m->offset, m->range.bytes);
+    /* A fabric that has registered the block looks for calls that unmap memory, and must see that its pages are gone.
+     */
+    if (mmap(m->range.base, m->range.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, s->fd,
+             (off_t)m->offset) != MAP_FAILED)
+        give_gap(s, m->offset, m->range.bytes);
     free(m);
 }
 

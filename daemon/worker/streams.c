@@ -85,7 +85,7 @@ zipcclResult_t workers_stream_open(struct device *d, const uint8_t *uuid, const 
     *why = unknown_gpu;
     if (!w || n == 0 || n > WORKER_MAX_EVENTS)
         return zipcclInvalidArgument;
-    if (!worker_await(w, d->timeout_ns, why))
+    if (!worker_await(w, why))
         return zipcclUnhandledDeviceError;
     struct device_stream *s = calloc(1, sizeof(*s));
     *why = "no memory";

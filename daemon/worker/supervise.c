@@ -25,6 +25,7 @@
 #define LATE_NS       (30000 * MS)
 #define SEND_START_MS 1000
 #define END_MS        500u
+#define AWAIT_NS      (2000 * MS)
 #define CLOSE_NS      (2000 * MS)
 #define FAST_NS       (5 * MS) /* between ticks while one is down */
 #define SLOW_NS       (250 * MS)
@@ -289,6 +290,12 @@ static bool reap(struct worker *w) {
     return true;
 }
 
+static void seen_alive(struct worker *w, uint64_t now) {
+    w->seen_ns = now;
+    for (unsigned i = 0; i < WORKER_BEATS; i++)
+        w->beat_ns[i] = now;
+}
+
 /* Whether it has been in one piece of work for too long, or does not read what it is told. */
 static bool hangs(struct worker *w, uint64_t now) {
     uint64_t limit = w->device->timeout_ns;
@@ -343,6 +350,7 @@ static void tick(struct worker *w, uint64_t now) {
                         (double)w->device->timeout_ns / 1e9);
         else
             ping(w);
+        worker_pump(w);
         break;
     }
 }
@@ -356,11 +364,16 @@ void workers_tick(struct device *d) {
 
 /* The timer ticks fast while a worker is not up, slowly while one works, else not at all. */
 void workers_arm(struct device *d) {
-    uint64_t want = 0;
+    uint64_t want = 0, now = workers_now_ns();
     for (unsigned i = 0; i < d->nworkers; i++) {
-        const struct worker *w = &d->workers[i];
-        if (w->state == WORKER_DYING || w->state == WORKER_DOWN)
+        struct worker *w = &d->workers[i];
+        bool soon = w->state == WORKER_DOWN && w->retry_ns < now + SLOW_NS;
+        if (d->timer_ns == 0) /* what it did meanwhile is not known */
+            seen_alive(w, now);
+        if (w->state == WORKER_DYING || soon)
             want = FAST_NS;
+        else if (want == 0 && w->state == WORKER_DOWN)
+            want = SLOW_NS;
         else if (want == 0 && (w->state == WORKER_STARTING || has_work(w)))
             want = SLOW_NS;
     }
@@ -380,8 +393,8 @@ void worker_step(struct worker *w) {
     tick(w, workers_now_ns());
 }
 
-bool worker_await(struct worker *w, uint64_t ns, const char **why) {
-    uint64_t end = workers_now_ns() + ns;
+bool worker_await(struct worker *w, const char **why) {
+    uint64_t end = workers_now_ns() + AWAIT_NS;
     while (w->state != WORKER_UP) {
         uint64_t now = workers_now_ns();
         bool later = w->state == WORKER_DOWN && w->retry_ns > end; /* it is given time to recover */

@@ -195,8 +195,8 @@ void workers_tick(struct device *d);
 void workers_arm(struct device *d);
 /* A moment of its life, while nobody polls. */
 void worker_step(struct worker *w);
-/* Waits until it is up; else *why. */
-bool worker_await(struct worker *w, uint64_t ns, const char **why);
+/* Waits until it is up: a moment, since all wait here; else *why. */
+bool worker_await(struct worker *w, const char **why);
 void worker_close(struct worker *w);
 /* One that dies is waited for, for a moment: why it did, for a call that it did not answer. */
 const char *worker_end(struct worker *w);
