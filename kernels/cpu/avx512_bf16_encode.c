@@ -157,17 +157,20 @@ static __attribute__((noinline)) unsigned code_block(const uint8_t *src, struct 
     return n;
 }
 
-/* The count of escapes of tier 3; no_zeros: all e > 0. */
-INLINE unsigned far_of(const uint8_t *src, unsigned base, bool *no_zeros) {
-    const v64 top = set1(base + 2);
-    v64 least = set1(255), far = _mm512_setzero_si512();
-    for (unsigned i = 0; i < 8; i++) {
-        const v64 e = exponents(src, i);
-        least = _mm512_min_epu8(least, e);
-        far = _mm512_mask_add_epi8(far, _mm512_cmpge_epu8_mask(_mm512_sub_epi8(top, e), set1(9)), far, set1(1));
+/* Of n escapes of tier 1 with this base, those of tier 3. no_zeros: all e > 0, of which the escapes tell where base is
+ * no less than 3; else it may be false though they are. */
+INLINE unsigned far_of(const uint8_t *escapes, unsigned n, unsigned base, bool *no_zeros) {
+    const v64 zero = set1(base);
+    unsigned far = 0;
+    uint64_t zeros = 0;
+    for (unsigned i = 0; i < n; i += 64) {
+        const v64 d = load(escapes + i);
+        const uint64_t valid = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
+        far += count(_mm512_mask_cmpge_epu8_mask(valid, _mm512_add_epi8(d, set1(2)), set1(9)));
+        zeros |= _mm512_mask_cmpeq_epi8_mask(valid, d, zero);
     }
-    *no_zeros = _mm512_testn_epi8_mask(least, least) == 0;
-    return (unsigned)_mm512_reduce_add_epi64(_mm512_sad_epu8(far, _mm512_setzero_si512()));
+    *no_zeros = base > 2 && zeros == 0;
+    return far;
 }
 
 /* A block that is not as most; its tier 1 is coded with the guess and has n escapes. Returns the escapes that stay. */
@@ -180,7 +183,7 @@ static __attribute__((noinline)) unsigned settle(const uint8_t *src, unsigned n,
     }
     /* Mostly tier 3 alone says that the guess pays. */
     bool no_zeros;
-    const unsigned n3 = far_of(src, head->base, &no_zeros);
+    const unsigned n3 = far_of(escapes, n, head->base, &no_zeros);
     if (no_zeros && (n <= TIER_SURE || model_price(n, n, n3) <= 4 * TIER_BUDGET))
         return n;
     v64 e[8];
