@@ -144,7 +144,10 @@ INLINE bool good_guess(const v64 e[8], unsigned base, unsigned n1, unsigned budg
     const v64 none = v_set1(0), top1 = v_set1((uint8_t)(base + 1)), top2 = v_set1((uint8_t)(base + 2));
     const v64 six = v_set1(6), nine = v_set1(9);
     unsigned z = 0, n2 = 0, n3 = 0;
-    for (unsigned i = 0; i < 8; i++)
+    v64 least = e[0];
+    for (unsigned i = 1; i < 8; i++)
+        least = v_min(least, e[i]);
+    for (unsigned i = 0; i < 8 && v_eq(least, none); i++)
         z += (unsigned)__builtin_popcountll(v_eq(e[i], none));
     if (z > MODEL_FEW_ZEROS)
         return false;
