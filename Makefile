@@ -51,7 +51,7 @@ clang:
 asan tsan: setup
 	cmake --preset $@ -DZIPCCL_CUDA=off -DZIPCCL_SIMT=off >/dev/null
 	cmake --build build-$@ -j $(JOBS)
-	cd build-$@ && $(CTEST) -LE slow
+	cd build-$@ && $(CTEST) -LE 'slow$(if $(filter tsan,$@),|pure)'
 
 FUZZ_SECONDS ?= 60
 fuzz: setup

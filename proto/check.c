@@ -19,15 +19,36 @@
 #define UUID_BYTES        16u
 #define IPC_BYTES         64u
 
-/* Names go into logs and terminals: no control characters. */
-static bool name_ok(const char *s) {
-    size_t n = strlen(s);
-    if (n > MESSAGE_MAX_NAME)
-        return false;
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)s[i] < 0x20 || s[i] == 0x7f)
+static bool code_shows(uint32_t code) {
+    bool control = code < 0x20 || (code >= 0x7f && code < 0xa0);
+    bool turns =
+        code == 0x200e || code == 0x200f || (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+    return !control && !turns && !(code >= 0xd800 && code < 0xe000) && code <= 0x10ffff;
+}
+
+bool message_text_shows(const char *text) {
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000}; /* by the bytes that follow */
+    const unsigned char *p = (const unsigned char *)text;
+    while (*p) {
+        unsigned follow = *p < 0x80 ? 0 : *p >= 0xf0 ? 3 : *p >= 0xe0 ? 2 : 1;
+        uint32_t code = !follow ? *p : *p & (0x3fu >> follow);
+        if ((*p >= 0x80 && *p < 0xc2) || *p > 0xf4)
             return false;
+        p++;
+        for (unsigned i = 0; i < follow; i++, p++) {
+            if ((*p & 0xc0) != 0x80)
+                return false;
+            code = code << 6 | (*p & 0x3f);
+        }
+        if (code < least[follow] || !code_shows(code))
+            return false;
+    }
     return true;
+}
+
+/* Names go into logs and terminals. */
+static bool name_ok(const char *s) {
+    return strlen(s) <= MESSAGE_MAX_NAME && message_text_shows(s);
 }
 
 static const char *check_versions(uint32_t min, uint32_t max) {

@@ -24,6 +24,10 @@ ZIPCCL_MUST_CHECK zipcclResult_t message_send(struct frame_conn *c, uint16_t typ
 ZIPCCL_MUST_CHECK zipcclResult_t message_unpack(const struct frame *f, ProtobufCMessage **message, const char **why);
 void message_free(ProtobufCMessage *message); /* NULL is fine */
 
+/* UTF-8 without control characters and marks that turn the direction of text: what may go into logs, labels and
+ * terminals. */
+bool message_text_shows(const char *text);
+
 /* Whether the values make sense, whatever the state of the receiver: ranges, lengths, printable names. */
 ZIPCCL_MUST_CHECK bool message_check(unsigned type, const ProtobufCMessage *message, const char **why);
 

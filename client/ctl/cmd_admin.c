@@ -129,7 +129,7 @@ enum ctl_exit ctl_job(const struct ctl_args *args) {
     struct share share = {0};
     struct admin *admin = NULL;
     Zipccl__AdminReply *done = NULL;
-    if (args->noperands < 3 || strcmp(args->operands[1], "set") != 0)
+    if (args->noperands < 3 || !*args->operands[0] || strcmp(args->operands[1], "set") != 0)
         return ctl_usage(args, "needs a job's name, the word set, and at least one setting");
     for (size_t i = 2; i < args->noperands; i++) {
         if (!read_setting(args->operands[i], &share))

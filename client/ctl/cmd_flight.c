@@ -107,7 +107,7 @@ enum ctl_exit ctl_flight(const struct ctl_args *args) {
     Zipccl__Flight *flight = NULL;
     uint64_t most = ctl_has(args, "json") ? KEPT : LAST_FOR_PEOPLE;
     enum ctl_exit rc = CTL_OK;
-    if (args->noperands != 1)
+    if (args->noperands != 1 || !*args->operands[0])
         return ctl_usage(args, "takes one job");
     if (ctl_get(args, "last") && !units_parse_count(ctl_get(args, "last"), 1, KEPT, &most))
         return ctl_usage(args, "--last is a number from 1 to %d, not \"%s\"", KEPT, ctl_get(args, "last"));

@@ -32,16 +32,26 @@ static double share(uint64_t part, uint64_t whole) {
     return whole ? (double)part / (double)whole : 0;
 }
 
+static json_t *quantile_json(uint64_t ns) {
+    return ns ? output_real((double)ns / 1e6) : json_null();
+}
+
+static void quantile_cell(struct table *t, uint64_t ns) {
+    char text[UNITS_TEXT];
+    table_cell(t, "%s", ns ? units_seconds(text, (double)ns / 1e9) : "-");
+}
+
 static json_t *row_json(const Zipccl__OpStats *o) {
     return json_pack(
-        "{s:o, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "job",
+        "{s:o, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "job",
         output_text(o->job), "uid", (json_int_t)o->uid, "op", op_text(o->op), "dtype", dtype_text(o->dtype), "codec",
         codec_text(o->codec), "count", (json_int_t)o->count, "errors", (json_int_t)o->errors, "raw_bytes",
         (json_int_t)o->raw_bytes, "wire_bytes", (json_int_t)o->wire_bytes, "ratio",
         o->wire_bytes ? output_real(share(o->raw_bytes, o->wire_bytes)) : json_null(), "coded_from_bytes",
         (json_int_t)o->coded_from_bytes, "coded_to_bytes", (json_int_t)o->coded_to_bytes, "mean_ms",
         output_real(share(o->total_ns, o->count) / 1e6), "min_ms", output_real((double)o->min_ns / 1e6), "max_ms",
-        output_real((double)o->max_ns / 1e6), "wait_share", output_real(share(o->wait_ns, o->total_ns)), "encode_share",
+        output_real((double)o->max_ns / 1e6), "p50_ms", quantile_json(o->p50_ns), "p99_ms", quantile_json(o->p99_ns),
+        "wait_share", output_real(share(o->wait_ns, o->total_ns)), "encode_share",
         output_real(share(o->encode_ns, o->total_ns)), "decode_share", output_real(share(o->decode_ns, o->total_ns)));
 }
 
@@ -72,20 +82,24 @@ static void print_row(struct table *t, const Zipccl__OpStats *o) {
     else
         table_cell(t, "-");
     table_cell(t, "%s", units_seconds(text, share(o->total_ns, o->count) / 1e9));
+    quantile_cell(t, o->p50_ns);
+    quantile_cell(t, o->p99_ns);
     table_cell(t, "%s", units_count(text, o->errors));
     table_cell(t, "%.0f%%", 100 * share(o->wait_ns, o->total_ns));
     table_cell(t, "%.0f%%", 100 * share(o->encode_ns, o->total_ns));
     table_cell(t, "%.0f%%", 100 * share(o->decode_ns, o->total_ns));
 }
 
-static void print_stats(const Zipccl__Stats *s, bool explain) {
-    static const char *const head[] = {"job",   "op",   "dtype",  "codec", "count",  "raw bytes", "wire bytes",
-                                       "ratio", "mean", "errors", "wait",  "encode", "decode"};
-    struct table *t = table_new("llllrrrrrrrrr");
+static void print_stats(const Zipccl__Stats *s, const char *job, bool explain) {
+    static const char *const head[] = {"job",  "op",  "dtype", "codec",  "count", "raw bytes", "wire bytes", "ratio",
+                                       "mean", "p50", "p99",   "errors", "wait",  "encode",    "decode"};
+    struct table *t = table_new("llllrrrrrrrrrrr");
     if (!t)
         return;
     printf("node %s\n", s->node);
-    if (!s->n_ops)
+    if (!s->n_ops && job)
+        printf("No operation of a job '%s'; zipcclctl jobs lists those that are served now.\n", job);
+    else if (!s->n_ops)
         printf("No operation yet.\n");
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         table_cell(t, "%s", head[i]);
@@ -114,7 +128,7 @@ enum ctl_exit ctl_stats(const struct ctl_args *args) {
     else if (ctl_has(args, "json"))
         rc = output_json(stats_json(stats, explain));
     else
-        print_stats(stats, explain);
+        print_stats(stats, ctl_get(args, "job"), explain);
     if (stats)
         zipccl__stats__free_unpacked(stats, NULL);
     admin_close(admin);

@@ -45,7 +45,13 @@ static json_t *counters_json(Zipccl__Counter **counters, size_t n) {
 }
 
 static json_t *status_json(const Zipccl__Status *s, const char *socket) {
-    json_t *jobs = json_array(), *comms = json_array(), *peers = json_array();
+    json_t *jobs = json_array(), *comms = json_array(), *peers = json_array(), *gpus = json_array();
+    for (size_t i = 0; i < s->n_gpus; i++) {
+        const Zipccl__GpuStatus *g = s->gpus[i];
+        (void)json_array_append_new(gpus, json_pack("{s:I, s:o, s:I, s:I, s:o}", "gpu", (json_int_t)g->gpu, "name",
+                                                    output_text(g->name), "worker", (json_int_t)g->worker, "restarts",
+                                                    (json_int_t)g->restarts, "error", output_text(g->error)));
+    }
     for (size_t i = 0; i < s->n_jobs; i++) {
         const Zipccl__JobStatus *j = s->jobs[i];
         (void)json_array_append_new(
@@ -75,14 +81,14 @@ static json_t *status_json(const Zipccl__Status *s, const char *socket) {
                                                      output_text(p->address), "state", output_text(p->state),
                                                      "idle_seconds", output_real(p->idle_seconds)));
     }
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "schema",
-                     "zipccl.status/1", "node", output_text(s->node), "version", output_text(s->version), "socket",
-                     output_text(socket), "uptime_seconds", output_real(s->uptime_seconds), "state",
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+                     "schema", "zipccl.status/1", "node", output_text(s->node), "version", output_text(s->version),
+                     "socket", output_text(socket), "uptime_seconds", output_real(s->uptime_seconds), "state",
                      output_text(s->state), "device", output_text(s->device), "fabric", output_text(s->fabric),
                      "listen", output_text(s->listen), "link_rate_bits", (json_int_t)s->link_rate_bits, "sessions",
                      (json_int_t)s->sessions, "encode_gbps", output_real(s->encode_gbps), "decode_gbps",
-                     output_real(s->decode_gbps), "jobs", jobs, "comms", comms, "peers", peers, "counters",
-                     counters_json(s->counters, s->n_counters));
+                     output_real(s->decode_gbps), "jobs", jobs, "comms", comms, "peers", peers, "gpus", gpus,
+                     "counters", counters_json(s->counters, s->n_counters));
 }
 
 static void head(struct table *t, const char *const *names) {
@@ -157,6 +163,27 @@ static void print_peers(const Zipccl__Status *s) {
     table_free(t);
 }
 
+static void print_gpus(const Zipccl__Status *s) {
+    struct table *t = table_new("rlrrl");
+    if (!t)
+        return;
+    head(t, (const char *const[]){"GPU", "name", "worker", "restarts", "error", NULL});
+    for (size_t i = 0; i < s->n_gpus; i++) {
+        const Zipccl__GpuStatus *g = s->gpus[i];
+        table_cell(t, "%u", g->gpu);
+        table_cell(t, "%s", g->name);
+        if (g->worker)
+            table_cell(t, "%u", g->worker);
+        else
+            table_cell(t, "none");
+        table_cell(t, "%u", g->restarts);
+        table_cell(t, "%s", g->error);
+    }
+    printf("\nGPUs:\n");
+    table_print(t, stdout, 2);
+    table_free(t);
+}
+
 static void print_counters(const Zipccl__Status *s) {
     struct table *t = table_new("lr");
     char count[UNITS_TEXT];
@@ -196,6 +223,8 @@ static void print_status(const Zipccl__Status *s) {
     table_cell(t, "%u", s->sessions);
     table_print(t, stdout, 0);
     table_free(t);
+    if (s->n_gpus)
+        print_gpus(s);
     if (s->n_jobs)
         print_jobs(s);
     if (s->n_comms)

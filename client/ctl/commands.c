@@ -145,7 +145,9 @@ const struct ctl_command ctl_commands[] = {
      status_options, ctl_status},
     {"stats", NULL, false, "What it has done: operations, bytes, ratios, times.",
      "One row for each job, operation, type and codec. wait, encode and decode are shares of the operations' time:\n"
-     "from the first to the last local arrival, and worker time (over 100 % where several workers ran).",
+     "from the first to the last local arrival, and worker time (over 100 % where several workers ran). p50 and p99 "
+     "are\n"
+     "right to a sixteenth.",
      stats_options, ctl_stats},
     {"decisions", NULL, false, "Which arm and codec operations take, and why.",
      "One row for each kind of operations of a communicator: operation, type, size class (+: up to twice as much).\n"

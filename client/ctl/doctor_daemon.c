@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -95,10 +96,25 @@ static void check_communicators(struct doctor *d) {
         doctor_add(d, "communicators", DOCTOR_OK, NULL, "%zu, none failed", d->status->n_comms);
 }
 
+static void check_refused(struct doctor *d) {
+    uint64_t refused = 0;
+    for (size_t i = 0; d->status && i < d->status->n_counters; i++)
+        if (strcmp(d->status->counters[i]->name, "peers_refused") == 0)
+            refused = d->status->counters[i]->value;
+    if (refused)
+        doctor_add(d, "refused peers", DOCTOR_WARN,
+                   "journalctl -u zipccld has each with its reason (another key or release, a clock that is off, a "
+                   "stranger); peer_key_file must hold the same key on all nodes",
+                   "%" PRIu64 " connections between daemons were refused since the start", refused);
+    else if (d->status)
+        doctor_add(d, "refused peers", DOCTOR_OK, NULL, "none");
+}
+
 const struct doctor_check doctor_daemon_checks[] = {
     {"socket", check_socket, "whether it is there and this user may open it"},
     {"daemon", check_daemon, "whether it answers and takes work"},
     {"version", check_version, "whether daemon, tools and library are of one release"},
     {"communicators", check_communicators, "whether any has failed"},
+    {"refused peers", check_refused, "whether other daemons, or strangers, were turned away"},
     {NULL, NULL, NULL},
 };

@@ -66,6 +66,25 @@ static void check_driver(struct doctor *d) {
         doctor_add(d, "gpu driver", DOCTOR_OK, NULL, "no NVIDIA driver: buffers are in host memory");
 }
 
+/* GPUs that the daemon does not use: their memory is refused, or copied by the trainers. */
+static void check_served(struct doctor *d) {
+    unsigned all = gpus_of(d);
+    if (!d->status || all == 0)
+        return;
+    if (strstr(d->status->device, "failed"))
+        doctor_add(d, "gpus served", DOCTOR_FAIL, "dmesg for Xid; restart zipccld when the other jobs may end",
+                   "%.250s", d->status->device);
+    else if (!strncmp(d->status->device, "cuda", 4))
+        doctor_add(d, "gpus served", DOCTOR_OK, NULL, "%.250s", d->status->device);
+    else if (!strcmp(doctor_config(d, "device"), "host"))
+        doctor_add(d, "gpus served", DOCTOR_OK, NULL, "none, as device = host says");
+    else
+        doctor_add(d, "gpus served", DOCTOR_WARN,
+                   "journalctl -u zipccld says why at its start; the package zipccl-cuda, the drop-in gpu.conf, "
+                   "NVIDIA_VISIBLE_DEVICES=all for a container",
+                   "the node has %u GPUs, but zipccld serves host memory alone", all);
+}
+
 static void check_nodes(struct doctor *d) {
     static const char *const nodes[] = {"nvidiactl", "nvidia-uvm", "nvidia0"};
     if (gpus_of(d) == 0)
@@ -96,6 +115,10 @@ static void check_settings(struct doctor *d) {
         if (value && strstr(value, "expandable_segments:True"))
             doctor_add(d, "allocator", DOCTOR_WARN, "expandable_segments:False, or buffers of zipcclMemAlloc",
                        "%s has expandable segments, which have no CUDA IPC handle: such tensors are copied", names[i]);
+        if (value && strstr(value, "cudaMallocAsync"))
+            doctor_add(d, "allocator", DOCTOR_WARN, "backend:native, or buffers of zipcclMemAlloc",
+                       "%s takes memory from cudaMallocAsync, which has no CUDA IPC handle: such tensors are copied",
+                       names[i]);
     }
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (visible && strstr(visible, "MIG-"))
@@ -105,6 +128,7 @@ static void check_settings(struct doctor *d) {
 
 const struct doctor_check doctor_gpu_checks[] = {
     {"gpu driver", check_driver, "whether it is new enough, and all GPUs are seen"},
+    {"gpus served", check_served, "whether the daemon uses the node's GPUs"},
     {"gpu devices", check_nodes, "device files"},
     {"mps", check_mps, "whether kernels of two processes can overlap"},
     {"allocator, mig", check_settings, "settings of this shell that keep GPU memory from being shared"},

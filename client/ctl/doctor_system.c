@@ -84,22 +84,24 @@ static bool same_namespace(const struct doctor *d, const char *name) {
     return n <= 0 || m <= 0 || (n == m && !memcmp(own, other, (size_t)n));
 }
 
+/* Memory of the host goes by descriptors through the socket, whatever the namespaces; that of GPUs needs two in common.
+ * Mounts and networks of their own do no harm: units and containers have them. */
 static void check_namespaces(struct doctor *d) {
-    static const char *const names[] = {"ipc", "pid", "mnt", "net"};
-    char differ[64] = "", map[128];
+    char map[128];
+    bool gpus = d->status && !strncmp(d->status->device, "cuda", 4);
     if (!d->connected)
         return;
-    if (d->pid == 0)
-        (void)snprintf(differ, sizeof differ, " pid");
-    for (size_t i = 0; d->pid && i < sizeof names / sizeof *names; i++)
-        if (!same_namespace(d, names[i]))
-            (void)snprintf(differ + strlen(differ), sizeof differ - strlen(differ), " %s", names[i]);
-    if (*differ)
+    bool pid = d->pid && same_namespace(d, "pid"), ipc = !d->pid || same_namespace(d, "ipc");
+    if (gpus && (!pid || !ipc))
         doctor_add(d, "namespaces", DOCTOR_WARN,
-                   "run the container with --ipc=host --pid=host; GPU memory cannot be shared otherwise",
-                   "the daemon is in other namespaces than this shell:%s", differ);
+                   "--ipc=host --pid=host for the container; gpu.conf for the unit (PrivateIPC=no)",
+                   "GPU memory cannot be shared: the daemon has other namespaces than this shell:%s%s",
+                   ipc ? "" : " ipc", pid ? "" : " pid");
+    else if (gpus)
+        doctor_add(d, "namespaces", DOCTOR_OK, NULL, "the daemon's ipc and pid are those of this shell");
     else
-        doctor_add(d, "namespaces", DOCTOR_OK, NULL, "the daemon's are those of this shell");
+        doctor_add(d, "namespaces", DOCTOR_OK, NULL, "no matter for buffers in host memory%s%s%s",
+                   pid && ipc ? "" : "; the daemon has others than this shell:", ipc ? "" : " ipc", pid ? "" : " pid");
     unsigned long long inside, outside, count;
     if (doctor_read(d, map, sizeof map, "/proc/self/uid_map") &&
         sscanf(map, "%llu %llu %llu", &inside, &outside, &count) == 3 &&
@@ -109,6 +111,27 @@ static void check_namespaces(struct doctor *d) {
                    "users are mapped here: the daemon sees uid %llu as %llu", inside, outside);
     else
         doctor_add(d, "user namespace", DOCTOR_OK, NULL, "users are not mapped");
+}
+
+/* With hidepid the daemon's user does not see the processes of others, by whose start it tells memory of a process
+ * from that of a later one with the same number. */
+static void check_proc(struct doctor *d) {
+    char path[256], line[512];
+    bool hides = false;
+    (void)snprintf(path, sizeof path, "%s/proc/self/mounts", d->root);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f))
+        hides = hides || (strstr(line, " /proc proc ") && strstr(line, "hidepid=") && !strstr(line, "hidepid=0"));
+    if (f)
+        (void)fclose(f);
+    if (hides && d->status && !strncmp(d->status->device, "cuda", 4) && d->uid != 0)
+        doctor_add(
+            d, "/proc", DOCTOR_WARN, "hidepid=0, or gid=GROUP at the mount of /proc and SupplementaryGroups=GROUP",
+            "it is mounted with hidepid: zipccld (uid %u) does not see the trainers' processes, which sharing GPU "
+            "memory needs",
+            (unsigned)d->uid);
+    else
+        doctor_add(d, "/proc", DOCTOR_OK, NULL, "%s", hides ? "hidepid is set, which does no harm here" : "no hidepid");
 }
 
 static void check_clock(struct doctor *d) {
@@ -183,7 +206,8 @@ const struct doctor_check doctor_system_checks[] = {
     {"memlock", check_memlock, "how much memory may be locked, as InfiniBand needs"},
     {"open files", check_files, "whether max_sessions fit"},
     {"/dev/shm", check_shm, "size, room and mode"},
-    {"namespaces", check_namespaces, "whether daemon and trainers see each other, in containers; mapped users"},
+    {"namespaces", check_namespaces, "whether GPU memory can be shared with this shell, or container; mapped users"},
+    {"/proc", check_proc, "whether the daemon sees the trainers' processes"},
     {"clock", check_clock, "the kernel's clock source"},
     {"huge pages", check_huge_pages, "whether large buffers get large pages"},
     {"numa", check_numa, "nodes, and whether pages wander between them"},

@@ -127,10 +127,20 @@ static zipcclResult_t take_reply(const char *path, const struct frame *f, struct
     return r;
 }
 
+/* As the daemon takes it: a program may have any name, and is not refused for that. */
+static char *program_name(char name[64]) {
+    size_t n = 0;
+    for (const char *p = program_invocation_short_name; *p && n + 1 < 64; p++)
+        name[n++] = (char)(*p >= 0x20 && *p < 0x7f ? *p : '?');
+    name[n] = '\0';
+    return name;
+}
+
 zipcclResult_t connect_open(const char *path, const char *job, int timeout_ms, struct frame_conn **conn,
                             struct connect_info *info, char *why) {
     Zipccl__Hello hello = ZIPCCL__HELLO__INIT;
     struct frame f;
+    char program[64];
     int fd = -1;
     *conn = NULL;
     memset(info, 0, sizeof *info);
@@ -146,7 +156,7 @@ zipcclResult_t connect_open(const char *path, const char *job, int timeout_ms, s
     hello.version_max = WIRE_VERSION_MAX;
     hello.features = WIRE_FEATURE_VERIFY | WIRE_FEATURE_CUDA;
     hello.job = (char *)(uintptr_t)job;
-    hello.program = program_invocation_short_name;
+    hello.program = program_name(program);
     hello.library = ZIPCCL_VERSION_CODE;
     r = message_send(c, WIRE_HELLO, HELLO_ID, &hello.base, NULL, 0);
     /* A daemon that refuses may have closed already; what it said is still to be read. */

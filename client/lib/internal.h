@@ -27,7 +27,7 @@
 #define CLIENT_TEXT_BYTES   512
 #define CLIENT_CONTROL_MS   30000 /* that a daemon may take for a small request */
 #define CLIENT_LEAVE_MS     5000  /* ... to say goodbye */
-#define CLIENT_CONNECT_MS   5000
+#define CLIENT_CONNECT_MS   30000 /* zipccld may be starting, its socket held by systemd; a GPU takes seconds */
 #define CLIENT_FOREVER      (-1)
 #define CLIENT_COMM_MAGIC   0x6d6d6f637a69706dull
 #define CLIENT_STREAM_MAGIC 0x6d7274737a69706dull

@@ -273,7 +273,7 @@ static bool take_buffers(struct comm_member *m, struct comm_pending *p, const st
 }
 
 /* The client's stream is there, or will never be. */
-static void gate_opened(const struct device_gate *gate, zipcclResult_t result) {
+static void gate_opened(const struct device_gate *gate, zipcclResult_t result, const char *why) {
     struct session *s = gate->owner;
     struct comm_member *m = handles_get(&s->comms, gate->key);
     for (uint32_t i = 0; m != NULL && i < m->count; i++) {
@@ -281,8 +281,8 @@ static void gate_opened(const struct device_gate *gate, zipcclResult_t result) {
         if (p->request.seq != gate->number || !p->gated)
             continue;
         if (result != zipcclSuccess) {
-            comm_fail(m->comm, NULL, result, "rank %u: %s #%" PRIu64 " waits for its stream, which failed", m->rank,
-                      op_name(p->request.op), p->request.seq);
+            comm_fail(m->comm, NULL, result, "rank %u: %s #%" PRIu64 " waits for its stream, which failed%s%s", m->rank,
+                      op_name(p->request.op), p->request.seq, why != NULL ? ": " : "", why != NULL ? why : "");
             return;
         }
         p->gated = false;

@@ -37,8 +37,9 @@ struct config {
     char state_directory[104];
     char device[16];
     uint64_t workers;
-    uint64_t gpu_sms;   /* 0: all */
-    uint64_t busy_poll; /* us, 0: off */
+    uint64_t gpu_sms;        /* 0: all */
+    uint64_t worker_timeout; /* ms */
+    uint64_t busy_poll;      /* us, 0: off */
     char fabric[16];
     char ucx_tls[128];
     char ucx_net_devices[128];

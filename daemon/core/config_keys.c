@@ -69,6 +69,9 @@ const struct config_key config_keys[] = {
     {"gpu_sms", CONFIG_UINT, "0", 0, 1024, NULL, FIELD(gpu_sms), false,
      "Multiprocessors of a GPU that a kernel of the daemon may take, so that the trainers' kernels have the rest. 0: "
      "all."},
+    {"worker_timeout", CONFIG_DURATION, "10s", 100, DAY, NULL, FIELD(worker_timeout), false,
+     "How long the worker process of a GPU may be in one piece of work before it is ended, with the GPU's jobs, and\n"
+     "started again. Less than the unit's WatchdogSec."},
     {"busy_poll", CONFIG_UINT, "50", 0, SPIN_MAX_US, NULL, FIELD(busy_poll), true,
      "Microseconds for which the daemon looks for the next request before it sleeps. Only while requests follow each\n"
      "other about as fast, and others want the processor little: an idle daemon uses none. 0: it sleeps at once."},

@@ -20,6 +20,7 @@
 #include "daemon/core/privileges.h"
 #include "daemon/core/session.h"
 #include "daemon/slice.h"
+#include "daemon/worker/worker.h"
 #include "kernels/codec.h"
 #include "proto/op.h"
 #include "zipccl.h"
@@ -160,10 +161,24 @@ static zipcclResult_t daemon_watch(struct daemon *d, uv_poll_t *poll, int fd, uv
     return uv_poll_start(poll, UV_READABLE, ready) == 0 ? zipcclSuccess : zipcclSystemError;
 }
 
+static void daemon_device_event(void *arg, const struct device_event *event) {
+    struct daemon *d = arg;
+    if (event->lost) {
+        d->stats.counters[STATS_workers_lost]++;
+        log_error("%s", event->text);
+    } else {
+        log_info("%s", event->text);
+    }
+    events_add(d->events, event->lost ? EVENT_WORKER_LOST : EVENT_WORKER_UP, NULL, 0, "%s", event->text);
+}
+
 static zipcclResult_t daemon_open_device(struct daemon *d) {
     struct device_config config = {.workers = (unsigned)d->config.workers,
                                    .inline_bytes = DAEMON_INLINE_BYTES,
-                                   .gpu_sms = (unsigned)d->config.gpu_sms};
+                                   .gpu_sms = (unsigned)d->config.gpu_sms,
+                                   .worker_timeout_ms = (unsigned)d->config.worker_timeout,
+                                   .event = daemon_device_event,
+                                   .event_arg = d};
     const char *why = "";
     zipcclResult_t rc = device_open(d->config.device, &config, &d->device_ops, &d->device, &why);
     if (rc != zipcclSuccess) {
@@ -260,6 +275,7 @@ static zipcclResult_t daemon_open_sockets(struct daemon *d) {
         rc = server_adopt(d, &d->admin_server, &admin, admin_fd, session_accepted_admin);
     else if (rc == zipcclSuccess && admin.path[0] != '\0')
         rc = server_open_unix(d, &d->admin_server, &admin, session_accepted_admin);
+    d->server.full = d->admin_server.full = session_no_room;
     return rc;
 }
 

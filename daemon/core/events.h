@@ -22,10 +22,13 @@
     X(COMM_FAILED, "comm-failed")                                                                                      \
     X(PEER_UP, "peer-up")                                                                                              \
     X(PEER_LOST, "peer-lost")                                                                                          \
+    X(PEER_REFUSED, "peer-refused")                                                                                    \
     X(RELOAD, "reload")                                                                                                \
     X(LOG_LEVEL, "log-level")                                                                                          \
     X(DRAIN, "drain")                                                                                                  \
-    X(JOB_SHARE, "job-share")
+    X(JOB_SHARE, "job-share")                                                                                          \
+    X(WORKER_LOST, "worker-lost")                                                                                      \
+    X(WORKER_UP, "worker-up")
 
 enum event_kind {
 #define EVENT_ENUM(name, text) EVENT_##name,

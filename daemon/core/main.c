@@ -13,6 +13,8 @@
 #include "daemon/core/daemon.h"
 #include "daemon/core/man.h"
 #include "daemon/core/peer_key.h"
+#include "daemon/core/privileges.h"
+#include "daemon/worker/worker.h"
 #include "zipccl.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -141,6 +143,15 @@ static bool main_configure(struct main_args *args, struct config *config) {
     return ok;
 }
 
+/* What the configuration names on this node: users, groups, the key. */
+static bool main_check_node(const struct config *config) {
+    bool good = privileges_check(config);
+    good = peer_key_check(config) && good;
+    if (good)
+        printf("ok\n");
+    return good;
+}
+
 static int main_run(const struct main_args *args, const struct config *config) {
     struct daemon daemon;
     struct daemon_options options = {
@@ -160,6 +171,10 @@ int main(int argc, char **argv) {
     struct main_args args = {0};
     struct config config;
     int code = EXIT_OK;
+    int worker_fd;
+    /* Not for people: how zipccld starts the worker of a GPU. */
+    if (argc == 2 && sscanf(argv[1], "--worker=%d", &worker_fd) == 1)
+        return worker_run(worker_fd);
     if (!main_parse(&args, argc, argv)) {
         fprintf(stderr, "Try 'zipccld --help'.\n");
         code = EXIT_USAGE;
@@ -176,7 +191,7 @@ int main(int argc, char **argv) {
     } else if (!main_configure(&args, &config)) {
         code = EXIT_USAGE;
     } else if (args.check) {
-        printf("ok\n");
+        code = main_check_node(&config) ? EXIT_OK : EXIT_USAGE;
     } else {
         code = main_run(&args, &config);
     }

@@ -10,6 +10,7 @@
 #include "daemon/core/daemon.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/session.h"
+#include "proto/message.h"
 #include "zipccl.h"
 
 #define METRICS_STRING(x) #x
@@ -46,7 +47,7 @@ void metrics_gather(struct daemon *d, struct metrics_view *v) {
     *v = (struct metrics_view){
         .stats = &d->stats,
         .version = METRICS_VALUE(ZIPCCL_MAJOR) "." METRICS_VALUE(ZIPCCL_MINOR) "." METRICS_VALUE(ZIPCCL_PATCH),
-        .node = stats_name_shows(d->config.node_name) ? d->config.node_name : "?",
+        .node = message_text_shows(d->config.node_name) ? d->config.node_name : "?",
         .device = d->device_ops->name,
         .fabric = d->fabric_ops != NULL ? d->config.fabric : "none",
         .uptime_seconds = (double)(daemon_now_ns() - d->started_ns) / 1e9,

@@ -48,7 +48,7 @@ void peer_accepted(struct daemon *d, int fd) {
     struct peer_link *l = d->draining || strangers >= PEER_MAX_STRANGERS ? NULL : peer_new(d, address, false);
     if (l == NULL) {
         log_debug("connection of a daemon refused: draining, or too many links (peer=%s)", address);
-        d->stats.counters[STATS_peers_refused]++;
+        d->stats.counters[STATS_peers_refused] += !d->draining; /* that one is no fault of the other's */
         close(fd);
         return;
     }

@@ -10,6 +10,7 @@
 
 #include "daemon/core/config.h"
 #include "daemon/core/daemon.h"
+#include "daemon/core/events.h"
 #include "daemon/core/log.h"
 #include "daemon/core/peer_impl.h"
 #include "peer.pb-c.h"
@@ -27,6 +28,8 @@ void peer_greet_refused(struct peer_link *l, const char *why) {
             log_warn("%u more daemons were refused", r->hidden);
         *r = (struct peer_refusals){.since_ns = now};
     }
+    if (r->logged == 0) /* one a second: strangers shall not push everything else out */
+        events_add(l->daemon->events, EVENT_PEER_REFUSED, NULL, 0, "peer %s: %s", peer_name(l), why);
     if (r->logged < GREET_LOG_LINES) {
         log_warn("peer %s: %s", peer_name(l), why);
         r->logged++;

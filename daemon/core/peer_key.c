@@ -38,8 +38,9 @@ bool peer_key_parse(const char *text, size_t bytes, uint8_t key[PEER_KEY_BYTES],
     return *why == NULL;
 }
 
-/* The file of an open descriptor may hold a secret; logs where not. */
-static bool key_file_safe(const char *path, int fd) {
+/* The file of an open descriptor may hold a secret; logs where not. check: on behalf of a daemon that will be another
+ * user, as far as root can say. */
+static bool key_file_safe(const char *path, int fd, bool check) {
     struct stat st;
     if (fstat(fd, &st) != 0) {
         log_error("peer_key_file: %s: %s", path, strerror(errno));
@@ -54,14 +55,14 @@ static bool key_file_safe(const char *path, int fd) {
                   (unsigned)st.st_mode & 07777);
         return false;
     }
-    if (st.st_uid != geteuid() && st.st_uid != 0) {
+    if (st.st_uid != geteuid() && st.st_uid != 0 && !(check && geteuid() == 0)) {
         log_error("peer_key_file: %s belongs to user %u, not to the daemon's (%u) or root", path, st.st_uid, geteuid());
         return false;
     }
     return true;
 }
 
-static zipcclResult_t key_read(struct peer_key *k, const char *path) {
+static zipcclResult_t key_read(struct peer_key *k, const char *path, bool check) {
     char text[KEY_MAX_BYTES + 1];
     const char *why = NULL;
     size_t have = 0;
@@ -72,7 +73,7 @@ static zipcclResult_t key_read(struct peer_key *k, const char *path) {
         log_error("peer_key_file: %s: %s", path, strerror(errno));
         return zipcclInvalidArgument;
     }
-    bool ok = key_file_safe(path, fd);
+    bool ok = key_file_safe(path, fd, check);
     while (ok && n > 0 && have < sizeof text) {
         n = read(fd, text + have, sizeof text - have);
         if (n < 0 && errno == EINTR)
@@ -108,7 +109,7 @@ zipcclResult_t peer_key_open(struct peer_key *k, const struct config *config) {
         return zipcclSystemError;
     }
     if (config->peer_key_file[0] != '\0')
-        return key_read(k, config->peer_key_file);
+        return key_read(k, config->peer_key_file, false);
     if (strcmp(config->peer_auth, "none") == 0) {
         log_warn("peer_auth = none: whoever reaches the port of daemons may take part as one");
         return zipcclSuccess;
@@ -116,6 +117,14 @@ zipcclResult_t peer_key_open(struct peer_key *k, const struct config *config) {
     k->local_only = true;
     log_info("no peer_key_file: daemons of this machine alone may connect, and are not asked for a key");
     return zipcclSuccess;
+}
+
+bool peer_key_check(const struct config *config) {
+    struct peer_key k = {NULL, false};
+    bool good = config->peer_key_file[0] == '\0' ||
+                (sodium_init() >= 0 && key_read(&k, config->peer_key_file, true) == zipcclSuccess);
+    peer_key_close(&k);
+    return good;
 }
 
 void peer_key_close(struct peer_key *k) {

@@ -26,6 +26,8 @@ struct peer_key {
 ZIPCCL_MUST_CHECK bool peer_key_parse(const char *text, size_t bytes, uint8_t key[PEER_KEY_BYTES], const char **why);
 /* As the configuration says. The reason of a failure is logged, as is what applies where there is no key. */
 ZIPCCL_MUST_CHECK zipcclResult_t peer_key_open(struct peer_key *k, const struct config *config);
+/* Whether peer_key_open would find a key, where there is to be one; root answers for whatever user owns the file. */
+ZIPCCL_MUST_CHECK bool peer_key_check(const struct config *config);
 void peer_key_close(struct peer_key *k); /* fine twice */
 /* A new key, as peer_key_file wants it. False: not written. */
 ZIPCCL_MUST_CHECK bool peer_key_print(FILE *out);

@@ -89,6 +89,25 @@ static zipcclResult_t privileges_become(const struct config *config) {
     return zipcclSuccess;
 }
 
+bool privileges_check(const struct config *config) {
+    const struct passwd *user = config->user[0] != '\0' ? getpwnam(config->user) : NULL;
+    bool good = true;
+    if (config->user[0] != '\0' && (user == NULL || user->pw_uid == 0)) {
+        log_error(user == NULL ? "user: there is no user '%s'" : "user: '%s' is root: leave it empty to stay root",
+                  config->user);
+        good = false;
+    }
+    if (config->group[0] != '\0' && getgrnam(config->group) == NULL) {
+        log_error("group: there is no group '%s'", config->group);
+        good = false;
+    }
+    if (config->socket_group[0] != '\0' && getgrnam(config->socket_group) == NULL) {
+        log_error("socket_group: there is no group '%s'", config->socket_group);
+        good = false;
+    }
+    return good;
+}
+
 zipcclResult_t privileges_drop(const struct config *config, bool secret) {
     zipcclResult_t rc = zipcclSuccess;
     bool drops = config->user[0] != '\0' && geteuid() == 0;

@@ -15,5 +15,7 @@ struct config;
  * is: no new privileges by exec. Where it was root, or holds a secret: no memory that its user may look into or dump.
  * The reason of a failure is logged. */
 ZIPCCL_MUST_CHECK zipcclResult_t privileges_drop(const struct config *config, bool secret);
+/* Whether this node has the users and groups that the configuration names; those missing are logged. */
+ZIPCCL_MUST_CHECK bool privileges_check(const struct config *config);
 
 #endif

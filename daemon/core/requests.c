@@ -170,7 +170,7 @@ bool requests_handle(struct session *s, const struct frame *f) {
     zipcclResult_t rc = message_unpack(f, &m, &why);
     if (rc != zipcclSuccess) {
         d->stats.counters[STATS_frames_bad]++;
-        session_error(s, f->id, rc, "frame type %u: %s", f->type, why);
+        session_error(s, f->id, rc, "%s: %s", wire_type_name(f->type), why);
         return s->state == SESSION_OPEN;
     }
     if (f->type != WIRE_HELLO) {

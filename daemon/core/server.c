@@ -44,10 +44,14 @@ static void server_readable(uv_poll_t *poll, int status, int events) {
             /* Left in the queue the connection would wake the loop for ever. */
             close(s->spare_fd);
             fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC);
-            if (fd >= 0)
-                close(fd);
+            if (fd >= 0 && s->full != NULL) {
+                s->full(s->daemon, fd);
+            } else {
+                log_warn("connection refused: no descriptors left (raise LimitNOFILE)");
+                if (fd >= 0)
+                    close(fd);
+            }
             s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-            log_warn("connection refused: no descriptors left (raise LimitNOFILE)");
             continue;
         }
         if (errno != EAGAIN)

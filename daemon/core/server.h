@@ -22,7 +22,8 @@ struct server {
     int lock_fd;  /* of the Unix socket, -1: none */
     int spare_fd; /* given up for a moment to refuse a client where descriptors have run out */
     char path[104];
-    void (*accepted)(struct daemon *d, int fd); /* takes fd */
+    void (*accepted)(struct daemon *d, int fd); /* takes fd, as does: */
+    void (*full)(struct daemon *d, int fd);     /* where descriptors have run out; NULL: it is closed */
     struct daemon *daemon;
 };
 

@@ -215,15 +215,21 @@ static void session_open(struct daemon *d, int fd, bool admin) {
         session_refuse(d, conn, zipcclPermissionDenied, text, cred.uid, cred.pid);
         return;
     }
-    uint32_t same = 0;
-    list_for_each(l, &d->sessions) same += list_entry(l, struct session, link)->uid == cred.uid;
-    if (d->nsessions >= d->config.max_sessions) {
-        snprintf(text, sizeof text, "this daemon serves %u sessions, the most that are allowed (max_sessions)",
-                 d->nsessions);
+    uint32_t same = 0, admins = 0;
+    list_for_each(l, &d->sessions) {
+        const struct session *other = list_entry(l, struct session, link);
+        admins += other->admin;
+        same += !other->admin && other->uid == cred.uid;
+    }
+    /* Who is to look why all places are taken finds one. */
+    if (admin ? admins >= SESSION_MAX_ADMINS : d->nsessions - admins >= d->config.max_sessions) {
+        snprintf(text, sizeof text, "this daemon serves %u sessions%s, the most that are allowed%s",
+                 admin ? admins : d->nsessions - admins, admin ? " of administrators" : "",
+                 admin ? "" : " (max_sessions)");
         session_refuse(d, conn, zipcclLimitExceeded, text, cred.uid, cred.pid);
         return;
     }
-    if (same >= d->config.max_sessions_per_user) {
+    if (!admin && same >= d->config.max_sessions_per_user) {
         snprintf(text, sizeof text, "user %u has %u sessions, the most that are allowed (max_sessions_per_user)",
                  cred.uid, same);
         session_refuse(d, conn, zipcclLimitExceeded, text, cred.uid, cred.pid);
@@ -258,6 +264,16 @@ static void session_open(struct daemon *d, int fd, bool admin) {
 
 void session_accepted(struct daemon *d, int fd) {
     session_open(d, fd, false);
+}
+
+void session_no_room(struct daemon *d, int fd) {
+    struct ucred cred = {0};
+    socklen_t length = sizeof cred;
+    (void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &length); /* for the log alone */
+    struct frame_conn *conn = frame_conn_new(fd, true);
+    if (conn != NULL)
+        session_refuse(d, conn, zipcclLimitExceeded, "this daemon has no descriptors left (raise LimitNOFILE)",
+                       cred.uid, cred.pid);
 }
 
 void session_accepted_admin(struct daemon *d, int fd) {

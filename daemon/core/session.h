@@ -25,6 +25,7 @@
 #define SESSION_MAX_BUFFERS  16384u /* the kernel has a limit on mappings of a process, too */
 #define SESSION_MAX_COMMS    1024u
 #define SESSION_MAX_STREAMS  1024u
+#define SESSION_MAX_ADMINS   16u            /* beside max_sessions, by the admin socket */
 #define SESSION_HELLO_NS     10000000000ull /* who connected and says nothing */
 #define SESSION_MAX_JOB_NAME 127u
 
@@ -79,6 +80,7 @@ struct session {
 
 void session_accepted(struct daemon *d, int fd);       /* takes fd, as does: */
 void session_accepted_admin(struct daemon *d, int fd); /* root and the daemon's user alone */
+void session_no_room(struct daemon *d, int fd);        /* tells who connected that descriptors have run out */
 /* The session ends: its communicators fail, its buffers go. Logs why once. Memory stays until session_reap. */
 void session_kill(struct session *s, const char *why);
 void session_reap(struct daemon *d);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keeps the counters and the rows; nothing is allocated per operation.
+ * Keeps the counters and the rows; nothing is allocated per operation, but by the first of a kind.
  */
 #include "daemon/core/stats.h"
 
@@ -8,12 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/message.h"
+
 void stats_init(struct stats *s) {
     *s = (struct stats){0};
     list_init(&s->jobs);
 }
 
 static void job_free(struct stats_job *job) {
+    struct stats_row *rows = &job->rows[0][0][0];
+    for (size_t i = 0; i < sizeof job->rows / sizeof *rows; i++)
+        free(rows[i].times);
     free(job->flight);
     free(job);
 }
@@ -41,27 +46,6 @@ const char *stats_counter_help(enum stats_counter counter) {
 #undef STATS_HELP
     };
     return (unsigned)counter < STATS_NUM_COUNTERS ? helps[counter] : NULL;
-}
-
-bool stats_name_shows(const char *name) {
-    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000}; /* by the bytes that follow */
-    const unsigned char *p = (const unsigned char *)name;
-    while (*p != 0) {
-        unsigned follow = *p < 0x80 ? 0 : *p >= 0xf0 ? 3 : *p >= 0xe0 ? 2 : 1;
-        uint32_t code = follow == 0 ? *p : *p & (0x3fu >> follow);
-        if ((*p >= 0x80 && *p < 0xc2) || *p > 0xf4)
-            return false;
-        p++;
-        for (unsigned i = 0; i < follow; i++, p++) {
-            if ((*p & 0xc0) != 0x80)
-                return false;
-            code = code << 6 | (*p & 0x3f);
-        }
-        bool control = code < 0x20 || (code >= 0x7f && code < 0xa0), half = code >= 0xd800 && code < 0xe000;
-        if (control || half || code < least[follow] || code > 0x10ffff)
-            return false;
-    }
-    return true;
 }
 
 static void stats_merge(struct stats_row *to, const struct stats_row *from) {
@@ -99,7 +83,7 @@ static void stats_hide(struct stats *s, struct stats_job *job) {
 
 /* Names a new job, in the place of the oldest that has ended where all are taken. */
 static void stats_show(struct stats *s, struct stats_job *job) {
-    if (!stats_name_shows(job->name))
+    if (!message_text_shows(job->name))
         return;
     list_for_each(l, &s->jobs) {
         struct stats_job *old = list_entry(l, struct stats_job, link);
@@ -193,6 +177,10 @@ void stats_add(struct stats *s, struct stats_job *job, const struct stats_sample
         s->nshown_rows++;
     }
     stats_row_add(r, sample);
+    if (sample->result == zipcclSuccess && r->times == NULL)
+        r->times = calloc(1, sizeof *r->times); /* without memory there are no quantiles */
+    if (sample->result == zipcclSuccess && r->times != NULL)
+        quantile_add(r->times, sample->total_ns);
     if (!r->shown)
         stats_row_add(&s->other[sample->op][sample->dtype][sample->codec], sample);
     if (sample->result != zipcclSuccess) {

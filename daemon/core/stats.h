@@ -17,6 +17,7 @@
 
 #include "daemon/core/flight.h"
 #include "daemon/core/list.h"
+#include "daemon/core/quantile.h"
 #include "zipccl_types.h"
 
 #define STATS_KEPT_JOBS    64u
@@ -44,6 +45,7 @@
     X(peers_connected, "connections to other daemons that came up")                                                    \
     X(peers_lost, "connections to other daemons that were lost")                                                       \
     X(peers_refused, "connections to other daemons that were refused: key, version, time, or no handshake")            \
+    X(workers_lost, "worker processes of GPUs that ended: by an error of the GPU, a signal, or time")                  \
     X(profiles_used, "communicators that began with what an earlier one of the same nodes learned")                    \
     X(fabric_sent_bytes, "bytes sent by the fabric")                                                                   \
     X(fabric_received_bytes, "bytes received by the fabric")
@@ -60,6 +62,7 @@ enum stats_counter {
 struct stats_row {
     uint64_t count, errors, raw_bytes, wire_bytes, coded_from_bytes, coded_to_bytes;
     uint64_t total_ns, wait_ns, encode_ns, decode_ns, min_ns, max_ns;
+    struct quantile *times; /* of those that ended well; made by the first. NULL: none, or a row of `other` */
     bool shown;
 };
 
@@ -108,7 +111,5 @@ void stats_add(struct stats *s, struct stats_job *job, const struct stats_sample
 static inline uint64_t stats_bucket_ns(unsigned bucket) {
     return 1000ull << bucket;
 }
-/* UTF-8 without control characters: what may be a label. */
-bool stats_name_shows(const char *name);
 
 #endif

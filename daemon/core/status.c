@@ -71,6 +71,49 @@ static Zipccl__CommStatus *status_comm(struct comm *c, struct arena *a, uint64_t
     return m;
 }
 
+/* Outliers first: failed ones, then those whose operation runs longest; else by key, that no look differs from the
+ * last by chance. */
+static int worse_comm(const void *left, const void *right) {
+    const Zipccl__CommStatus *a = *(Zipccl__CommStatus *const *)left, *b = *(Zipccl__CommStatus *const *)right;
+    int failed_a = strcmp(a->state, comm_state_name(COMM_FAILED)) == 0;
+    int failed_b = strcmp(b->state, comm_state_name(COMM_FAILED)) == 0;
+    if (failed_a != failed_b)
+        return failed_b - failed_a;
+    if (a->current_seconds != b->current_seconds)
+        return a->current_seconds > b->current_seconds ? -1 : 1;
+    return a->key < b->key ? -1 : a->key > b->key;
+}
+
+/* Those that are not up, then by name. */
+static int worse_peer(const void *left, const void *right) {
+    const Zipccl__PeerStatus *a = *(Zipccl__PeerStatus *const *)left, *b = *(Zipccl__PeerStatus *const *)right;
+    int up_a = strcmp(a->state, peer_state_name(PEER_UP)) == 0, up_b = strcmp(b->state, peer_state_name(PEER_UP)) == 0;
+    if (up_a != up_b)
+        return up_a - up_b;
+    return strcmp(a->node, b->node);
+}
+
+static bool status_gpus(struct daemon *d, struct arena *a, Zipccl__Status *m) {
+    struct device_gpu gpu;
+    size_t n = 0;
+    while (d->device_ops->gpu != NULL && d->device_ops->gpu(d->device, (unsigned)n, &gpu))
+        n++;
+    m->gpus = arena_take(a, (n + 1) * sizeof *m->gpus);
+    while (m->gpus != NULL && m->n_gpus < n && d->device_ops->gpu(d->device, (unsigned)m->n_gpus, &gpu)) {
+        Zipccl__GpuStatus *g = arena_take(a, sizeof *g);
+        if (g == NULL)
+            return false;
+        zipccl__gpu_status__init(g);
+        g->gpu = gpu.ordinal;
+        g->name = arena_text(a, gpu.name);
+        g->worker = (uint32_t)gpu.worker;
+        g->restarts = gpu.restarts;
+        g->error = arena_text(a, gpu.failed != NULL ? gpu.failed : "");
+        m->gpus[m->n_gpus++] = g;
+    }
+    return m->gpus != NULL;
+}
+
 static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
     uint64_t now_ns = daemon_now_ns();
     char text[160];
@@ -116,14 +159,16 @@ static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
     }
     list_for_each(l, &d->comms) {
         Zipccl__CommStatus *c = status_comm(list_entry(l, struct comm, link), a, now_ns);
-        if (c == NULL || m->n_comms >= STATUS_MAX_ROWS)
+        if (c == NULL)
             break;
         m->comms[m->n_comms++] = c;
     }
+    qsort(m->comms, m->n_comms, sizeof *m->comms, worse_comm);
+    m->n_comms = m->n_comms < STATUS_MAX_ROWS ? m->n_comms : STATUS_MAX_ROWS;
     list_for_each(l, &d->links) {
         struct peer_link *link = list_entry(l, struct peer_link, link);
         Zipccl__PeerStatus *p = arena_take(a, sizeof *p);
-        if (p == NULL || m->n_peers >= STATUS_MAX_ROWS)
+        if (p == NULL)
             break;
         zipccl__peer_status__init(p);
         p->node = link->node;
@@ -132,7 +177,9 @@ static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
         p->idle_seconds = now_ns > link->heard_ns ? (double)(now_ns - link->heard_ns) / 1e9 : 0;
         m->peers[m->n_peers++] = p;
     }
-    return status_counters(d, a, &m->n_counters, &m->counters);
+    qsort(m->peers, m->n_peers, sizeof *m->peers, worse_peer);
+    m->n_peers = m->n_peers < STATUS_MAX_ROWS ? m->n_peers : STATUS_MAX_ROWS;
+    return status_gpus(d, a, m) && status_counters(d, a, &m->n_counters, &m->counters);
 }
 
 void status_send(struct session *s, uint32_t id) {
@@ -143,6 +190,14 @@ void status_send(struct session *s, uint32_t id) {
     else
         session_send_message(s, WIRE_STATUS_REPLY, id, &status.base);
     arena_drop(&a);
+}
+
+/* The middle of a bucket may lie outside of all that were in it. */
+static uint64_t status_quantile(const struct stats_row *r, unsigned permille) {
+    uint64_t ns = r->times != NULL ? quantile_at(r->times, permille) : 0;
+    if (ns == 0)
+        return 0;
+    return ns < r->min_ns ? r->min_ns : ns > r->max_ns ? r->max_ns : ns;
 }
 
 static Zipccl__OpStats *status_row(const struct stats_job *job, const struct stats_row *r, struct arena *a) {
@@ -164,6 +219,8 @@ static Zipccl__OpStats *status_row(const struct stats_job *job, const struct sta
     m->decode_ns = r->decode_ns;
     m->min_ns = r->min_ns;
     m->max_ns = r->max_ns;
+    m->p50_ns = status_quantile(r, 500);
+    m->p99_ns = status_quantile(r, 990);
     return m;
 }
 

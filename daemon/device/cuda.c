@@ -63,8 +63,8 @@ bool cuda_gpu_check(struct cuda_gpu *gpu, cudaError_t error, const char *what) {
     cudaError_t now = gpu->ready ? cudaStreamQuery(gpu->lanes[CUDA_COPY][0].stream) : cudaSuccess;
     if (now == cudaSuccess || now == cudaErrorNotReady)
         return false;
-    snprintf(gpu->why, sizeof(gpu->why), "GPU %d (%s) failed at %s: %s (%d); restart zipccld to use it again",
-             gpu->ordinal, gpu->name, what, cudaGetErrorString(error), (int)error);
+    snprintf(gpu->why, sizeof(gpu->why), "GPU %d (%s) failed at %s: %s (%d)", gpu->ordinal, gpu->name, what,
+             cudaGetErrorString(error), (int)error);
     atomic_store(&gpu->failed, true);
     return true;
 }
@@ -98,6 +98,8 @@ zipcclResult_t cuda_gpu_ready(struct cuda_gpu *gpu, const char **why) {
     (void)cudaGetLastError();
     snprintf(gpu->why, sizeof(gpu->why), "GPU %d (%s) cannot be used: %s (%d)", gpu->ordinal, gpu->name,
              cudaGetErrorString(e), (int)e);
+    if (gpu->ready)
+        return cuda_result(e); /* its lanes may be in use */
     for (unsigned k = 0; k < CUDA_KINDS * CUDA_LANES; k++)
         cuda_lane_free(&gpu->lanes[k / CUDA_LANES][k % CUDA_LANES]);
     memset(gpu->lanes, 0, sizeof(gpu->lanes));
@@ -131,6 +133,11 @@ static zipcclResult_t find_gpus(struct device *d, const char **why) {
         snprintf(gpu->name, sizeof(gpu->name), "%.63s", p.name);
         d->ngpus++;
     }
+    if (e == cudaSuccess && d->config.own_gpu > d->ngpus) {
+        snprintf(text, sizeof(text), "there is no GPU %u", d->config.own_gpu - 1);
+        return zipcclInvalidUsage;
+    }
+    d->own = d->config.own_gpu ? &d->gpus[d->config.own_gpu - 1] : NULL;
     if (e != cudaSuccess) {
         snprintf(text, sizeof(text), "the GPUs cannot be used: %s (%d); device = host serves without them",
                  cudaGetErrorString(e), (int)e);
@@ -330,6 +337,19 @@ static void cuda_flow_close(struct device *d, struct device_flow *flow) {
     device_host.flow_close(d->host, flow);
 }
 
+static bool cuda_gpu(const struct device *d, unsigned i, struct device_gpu *out) {
+    if (i >= d->ngpus)
+        return false;
+    const struct cuda_gpu *gpu = &d->gpus[i];
+    *out = (struct device_gpu){.ordinal = (unsigned)gpu->ordinal,
+                               .mps = d->mps,
+                               .worker = getpid(),
+                               .failed = atomic_load(&gpu->failed) ? gpu->why : NULL};
+    memcpy(out->uuid, gpu->uuid, sizeof(out->uuid));
+    memcpy(out->name, gpu->name, sizeof(out->name));
+    return true;
+}
+
 static const struct device_ops device_cuda = {
     .name = "cuda",
     .open = cuda_open,
@@ -351,6 +371,7 @@ static const struct device_ops device_cuda = {
     .stream_gate = cuda_stream_gate,
     .stream_close = cuda_stream_close,
     .measure = cuda_measure,
+    .gpu = cuda_gpu,
 };
 
 __attribute__((visibility("default"))) const struct device_ops *zipccl_device_module(size_t ops_bytes,

@@ -15,6 +15,7 @@
 #include <pthread.h>
 
 #include "daemon/device/host.h"
+#include "daemon/device/ranges.h"
 #include "kernels/cuda/codec_cuda.h"
 
 #define CUDA_MAX_GPUS   16u
@@ -79,14 +80,14 @@ struct cuda_gpu {
 
 /* Memory of a client, once, however often it is registered; see cuda_memory.c. */
 struct cuda_mapping {
+    struct range range; /* first */
     struct cuda_mapping *next;
     enum device_memory_kind kind;
     pid_t pid;
     uint64_t process_start, id;
-    struct cuda_gpu *gpu; /* NULL: host memory */
+    struct cuda_gpu *gpu;       /* NULL: host memory */
+    struct cuda_gpu *mapped_on; /* whose context has it: gpu's, or another one's, which is its peer */
     struct device_memory host;
-    uint8_t *base;
-    size_t bytes;
     bool pinned; /* host memory that the GPUs can use */
     unsigned refs;
 };
@@ -113,13 +114,13 @@ struct device {
     struct cuda_driver driver;
     unsigned ngpus;
     struct cuda_gpu gpus[CUDA_MAX_GPUS];
+    struct cuda_gpu *own; /* the only one that is worked on; NULL: all are */
     bool mps;
 
     /* loop thread */
     struct host_pool pool;
     struct cuda_mapping *mappings;
-    struct cuda_mapping **ranges; /* by address */
-    size_t nranges, ranges_capacity;
+    struct ranges ranges;
 
     pthread_mutex_t lock;
     pthread_cond_t wake;

@@ -91,7 +91,7 @@ static bool measure_size(struct measure *m, size_t n, uint64_t ns[2]) {
 }
 
 bool cuda_measure(struct device *d, uint64_t *encode_bps, uint64_t *decode_bps) {
-    struct measure m = {.device = d, .gpu = &d->gpus[0]};
+    struct measure m = {.device = d, .gpu = d->own ? d->own : &d->gpus[0]};
     const char *why;
     if (cuda_gpu_ready(m.gpu, &why) != zipcclSuccess)
         return false;

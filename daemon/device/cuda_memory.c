@@ -11,49 +11,8 @@
 
 #include "daemon/device/cuda.h"
 
-/* Index of the first range that begins behind p. */
-static size_t range_after(const struct device *d, const void *p) {
-    size_t low = 0, high = d->nranges;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)d->ranges[middle]->base <= (uintptr_t)p)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 struct cuda_mapping *cuda_mapping_of(const struct device *d, const void *ptr) {
-    size_t at = range_after(d, ptr);
-    if (at == 0)
-        return NULL;
-    struct cuda_mapping *m = d->ranges[at - 1];
-    return (uintptr_t)ptr - (uintptr_t)m->base < m->bytes ? m : NULL;
-}
-
-static bool range_add(struct device *d, struct cuda_mapping *m) {
-    if (d->nranges == d->ranges_capacity) {
-        size_t capacity = d->ranges_capacity ? 2 * d->ranges_capacity : 64;
-        struct cuda_mapping **grown = realloc(d->ranges, capacity * sizeof(*grown));
-        if (!grown)
-            return false;
-        d->ranges = grown;
-        d->ranges_capacity = capacity;
-    }
-    size_t at = range_after(d, m->base);
-    memmove(d->ranges + at + 1, d->ranges + at, (d->nranges - at) * sizeof(*d->ranges));
-    d->ranges[at] = m;
-    d->nranges++;
-    return true;
-}
-
-static void range_remove(struct device *d, const struct cuda_mapping *m) {
-    size_t at = range_after(d, m->base);
-    if (at == 0 || d->ranges[at - 1] != m)
-        return; /* it never was */
-    memmove(d->ranges + at - 1, d->ranges + at, (d->nranges - at) * sizeof(*d->ranges));
-    d->nranges--;
+    return (struct cuda_mapping *)ranges_find(&d->ranges, ptr);
 }
 
 bool cuda_pin(void *ptr, size_t bytes) {
@@ -74,7 +33,7 @@ bool cuda_reach(struct device *d, const void *ptr) {
     struct cuda_mapping *m = cuda_mapping_of(d, ptr);
     if (!m || m->gpu || m->pinned)
         return true;
-    m->pinned = cuda_pin(m->base, m->bytes);
+    m->pinned = cuda_pin(m->range.base, m->range.bytes);
     return m->pinned;
 }
 
@@ -82,8 +41,8 @@ bool cuda_reach(struct device *d, const void *ptr) {
 static bool right_size(const struct device *d, const struct cuda_mapping *m) {
     CUdeviceptr base = 0;
     size_t size = 0;
-    return d->driver.mem_get_address_range(&base, &size, (CUdeviceptr)(uintptr_t)m->base) == CUDA_SUCCESS &&
-           base == (CUdeviceptr)(uintptr_t)m->base && size >= m->bytes;
+    return d->driver.mem_get_address_range(&base, &size, (CUdeviceptr)(uintptr_t)m->range.base) == CUDA_SUCCESS &&
+           base == (CUdeviceptr)(uintptr_t)m->range.base && size >= m->range.bytes;
 }
 
 static zipcclResult_t map_ipc(struct device *d, struct cuda_mapping *m, const uint8_t *bytes, const char **why) {
@@ -94,14 +53,14 @@ static zipcclResult_t map_ipc(struct device *d, struct cuda_mapping *m, const ui
     cudaError_t e = cudaIpcOpenMemHandle(&base, handle, cudaIpcMemLazyEnablePeerAccess);
     if (e != cudaSuccess) {
         (void)cudaGetLastError();
-        *why = cuda_gpu_check(m->gpu, e, "opening an IPC handle") ? m->gpu->why : cudaGetErrorString(e);
+        *why = cuda_gpu_check(m->mapped_on, e, "opening an IPC handle") ? m->mapped_on->why : cudaGetErrorString(e);
         return cuda_result(e);
     }
-    m->base = base;
+    m->range.base = base;
     if (right_size(d, m))
         return zipcclSuccess;
     (void)cudaIpcCloseMemHandle(base);
-    m->base = NULL;
+    m->range.base = NULL;
     *why = "the allocation is smaller than the buffer";
     return zipcclInvalidArgument;
 }
@@ -110,7 +69,7 @@ static zipcclResult_t map_vmm(struct device *d, struct cuda_mapping *m, int fd, 
     const struct cuda_driver *driver = &d->driver;
     CUmemGenericAllocationHandle handle = 0;
     CUdeviceptr base = 0;
-    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = m->gpu->ordinal},
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = m->mapped_on->ordinal},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     *why = "the driver cannot import memory by descriptor";
     if (!driver->has_vmm)
@@ -119,40 +78,40 @@ static zipcclResult_t map_vmm(struct device *d, struct cuda_mapping *m, int fd, 
     if (driver->mem_import(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != CUDA_SUCCESS)
         return zipcclInvalidArgument;
     *why = "GPU memory cannot be mapped: is it smaller than the buffer?";
-    bool reserved = driver->mem_address_reserve(&base, m->bytes, 0, 0, 0) == CUDA_SUCCESS;
-    bool mapped = reserved && driver->mem_map(base, m->bytes, 0, handle, 0) == CUDA_SUCCESS;
-    bool good = mapped && driver->mem_set_access(base, m->bytes, &access, 1) == CUDA_SUCCESS;
+    bool reserved = driver->mem_address_reserve(&base, m->range.bytes, 0, 0, 0) == CUDA_SUCCESS;
+    bool mapped = reserved && driver->mem_map(base, m->range.bytes, 0, handle, 0) == CUDA_SUCCESS;
+    bool good = mapped && driver->mem_set_access(base, m->range.bytes, &access, 1) == CUDA_SUCCESS;
     (void)driver->mem_release(handle); /* the mapping keeps it */
     if (good) {
-        m->base = (uint8_t *)(uintptr_t)base;
+        m->range.base = (uint8_t *)(uintptr_t)base;
         return zipcclSuccess;
     }
     if (mapped)
-        (void)driver->mem_unmap(base, m->bytes);
+        (void)driver->mem_unmap(base, m->range.bytes);
     if (reserved)
-        (void)driver->mem_address_free(base, m->bytes);
+        (void)driver->mem_address_free(base, m->range.bytes);
     return zipcclInvalidArgument;
 }
 
 static void unmap(struct device *d, struct cuda_mapping *m) {
-    if (!m->base)
+    if (!m->range.base)
         return;
     if (m->kind == DEVICE_MEMORY_HOST) {
         if (m->pinned)
-            cuda_unpin(m->base);
+            cuda_unpin(m->range.base);
         host_release(d->host, &m->host);
         return;
     }
-    if (atomic_load(&m->gpu->failed)) /* its context is gone, and all that it mapped */
+    if (atomic_load(&m->mapped_on->failed)) /* its context is gone, and all that it mapped */
         return;
-    (void)cudaSetDevice(m->gpu->ordinal);
+    (void)cudaSetDevice(m->mapped_on->ordinal);
     if (m->kind == DEVICE_MEMORY_CUDA_IPC) {
-        if (cudaIpcCloseMemHandle(m->base) != cudaSuccess)
+        if (cudaIpcCloseMemHandle(m->range.base) != cudaSuccess)
             (void)cudaGetLastError();
         return;
     }
-    (void)d->driver.mem_unmap((CUdeviceptr)(uintptr_t)m->base, m->bytes);
-    (void)d->driver.mem_address_free((CUdeviceptr)(uintptr_t)m->base, m->bytes);
+    (void)d->driver.mem_unmap((CUdeviceptr)(uintptr_t)m->range.base, m->range.bytes);
+    (void)d->driver.mem_address_free((CUdeviceptr)(uintptr_t)m->range.base, m->range.bytes);
 }
 
 static void drop(struct device *d, struct cuda_mapping *m) {
@@ -162,8 +121,8 @@ static void drop(struct device *d, struct cuda_mapping *m) {
             break;
         }
     }
-    if (m->base)
-        range_remove(d, m);
+    if (m->range.base)
+        ranges_remove(&d->ranges, &m->range);
     unmap(d, m);
     free(m);
 }
@@ -173,22 +132,36 @@ static struct cuda_mapping *find(const struct device *d, const struct device_imp
         return NULL;
     for (struct cuda_mapping *m = d->mappings; m; m = m->next) {
         if (m->kind == in->kind && m->pid == in->pid && m->process_start == in->process_start && m->id == in->id &&
-            m->gpu == gpu && m->bytes == in->bytes)
+            m->gpu == gpu && m->range.bytes == in->bytes)
             return m;
     }
     return NULL;
 }
 
+static zipcclResult_t map_gpu(struct device *d, struct cuda_mapping *m, const struct device_import *in,
+                              const char **why) {
+    return in->kind == DEVICE_MEMORY_CUDA_IPC ? map_ipc(d, m, in->handle, why) : map_vmm(d, m, in->fd, why);
+}
+
 static zipcclResult_t map(struct device *d, struct cuda_mapping *m, const struct device_import *in, const char **why) {
     if (in->kind == DEVICE_MEMORY_HOST) {
         zipcclResult_t result = host_import(d->host, in, &m->host, why);
-        m->base = m->host.base;
+        m->range.base = m->host.base;
         return result;
     }
-    zipcclResult_t result = cuda_gpu_ready(m->gpu, why);
-    if (result != zipcclSuccess)
+    /* Of another GPU than the own one: as its peer. Where they are none, in a context on that GPU, from where copies go
+     * by way of the host. */
+    m->mapped_on = d->own ? d->own : m->gpu;
+    zipcclResult_t result = cuda_gpu_ready(m->mapped_on, why);
+    if (result == zipcclSuccess)
+        result = map_gpu(d, m, in, why);
+    if (result == zipcclSuccess || m->mapped_on == m->gpu || atomic_load(&m->mapped_on->failed))
         return result;
-    return in->kind == DEVICE_MEMORY_CUDA_IPC ? map_ipc(d, m, in->handle, why) : map_vmm(d, m, in->fd, why);
+    m->mapped_on = m->gpu;
+    if (cudaSetDevice(m->gpu->ordinal) == cudaSuccess)
+        return map_gpu(d, m, in, why);
+    (void)cudaGetLastError();
+    return result;
 }
 
 zipcclResult_t cuda_import(struct device *d, const struct device_import *in, struct device_memory *out,
@@ -210,11 +183,11 @@ zipcclResult_t cuda_import(struct device *d, const struct device_import *in, str
         m->process_start = in->process_start;
         m->id = in->id;
         m->gpu = gpu;
-        m->bytes = in->bytes;
+        m->range.bytes = in->bytes;
         m->next = d->mappings;
         d->mappings = m;
         zipcclResult_t result = map(d, m, in, why);
-        if (result == zipcclSuccess && !range_add(d, m)) {
+        if (result == zipcclSuccess && !ranges_add(&d->ranges, &m->range)) {
             *why = "no memory";
             result = zipcclOutOfMemory;
         }
@@ -224,7 +197,7 @@ zipcclResult_t cuda_import(struct device *d, const struct device_import *in, str
         }
     }
     m->refs++;
-    *out = (struct device_memory){.base = m->base, .bytes = m->bytes, .on_gpu = gpu != NULL, .own = m};
+    *out = (struct device_memory){.base = m->range.base, .bytes = m->range.bytes, .on_gpu = gpu != NULL, .own = m};
     return zipcclSuccess;
 }
 
@@ -238,7 +211,5 @@ void cuda_release(struct device *d, struct device_memory *memory) {
 void cuda_mappings_free(struct device *d) {
     while (d->mappings)
         drop(d, d->mappings);
-    free(d->ranges);
-    d->ranges = NULL;
-    d->nranges = d->ranges_capacity = 0;
+    ranges_free(&d->ranges);
 }

@@ -118,17 +118,19 @@ void cuda_gates_run(struct device *d) {
         struct cuda_gate *g = d->opened;
         struct device_gate gate = {0};
         zipcclResult_t result = zipcclSuccess;
+        const char *why = NULL;
         if (g) {
             d->opened = g->next;
             gate = g->gate;
             result = g->result;
+            why = result != zipcclSuccess && atomic_load(&g->stream->gpu->failed) ? g->stream->gpu->why : NULL;
             g->next = d->spare_gates;
             d->spare_gates = g;
         }
         pthread_mutex_unlock(&d->lock);
         if (!g)
             return;
-        gate.opened(&gate, result); /* may close streams */
+        gate.opened(&gate, result, why); /* may close streams */
     }
 }
 

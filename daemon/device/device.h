@@ -31,7 +31,8 @@ enum device_memory_kind { DEVICE_MEMORY_HOST, DEVICE_MEMORY_CUDA_IPC, DEVICE_MEM
 /* What a client hands over. Nothing of it is kept but copies. */
 struct device_import {
     enum device_memory_kind kind;
-    int fd; /* a memfd; VMM: of cuMemExportToShareableHandle */
+    int fd;        /* a memfd; VMM: of cuMemExportToShareableHandle */
+    size_t offset; /* where it begins in a memfd; a multiple of the page */
     size_t bytes;
     const uint8_t *handle; /* IPC: of the whole allocation */
     const uint8_t *uuid;   /* IPC, VMM: the GPU */
@@ -93,15 +94,39 @@ struct device_job {
     uint64_t internal[6];
 };
 
+/* A GPU, and the process that works on it. */
+struct device_gpu {
+    unsigned ordinal;
+    uint8_t uuid[DEVICE_UUID_BYTES];
+    char name[64];
+    bool mps;
+    pid_t worker;       /* 0: none runs; or the calling process itself works on it */
+    uint32_t restarts;  /* of the worker */
+    const char *failed; /* why it cannot be used; NULL: it can. Valid until the device is closed */
+};
+
+/* Something that people should hear of: a GPU's worker was lost, or is back. */
+struct device_event {
+    bool lost;
+    const char *text; /* valid during the call */
+};
+
 struct device_config {
     unsigned workers;    /* 0: choose */
     size_t inline_bytes; /* work on fewer bytes may be done at once, in submit */
     unsigned gpu_sms;    /* multiprocessors that a kernel may take; 0: all */
+    unsigned own_gpu;    /* 1 + the ordinal of the one GPU to work on; 0: all */
+    /* For devices with worker processes. */
+    const char *worker_program;                                 /* NULL: this one */
+    unsigned worker_timeout_ms;                                 /* for one piece of work; 0: 10 s */
+    void (*event)(void *arg, const struct device_event *event); /* NULL: nobody listens */
+    void *event_arg;
 };
 
 /* Handed back as it is. */
 struct device_gate {
-    void (*opened)(const struct device_gate *gate, zipcclResult_t result);
+    /* why: of an error, for people; or NULL. Valid until the device is closed. */
+    void (*opened)(const struct device_gate *gate, zipcclResult_t result, const char *why);
     void *owner;
     uint64_t key, number;
 };
@@ -146,13 +171,16 @@ struct device_ops {
     void (*stream_close)(struct device_stream *stream); /* its gates are forgotten */
     /* Bytes of values a second that it codes, measured now. False where that fails. */
     bool (*measure)(struct device *device, uint64_t *encode_bps, uint64_t *decode_bps);
+    /* The i-th GPU; false past the last one. */
+    bool (*gpu)(const struct device *device, unsigned i, struct device_gpu *gpu);
 };
 
 extern const struct device_ops device_host;
 
-/* device_load.c: `name` as in the configuration: host, cuda, or auto, which is cuda where the node has a GPU. What is
- * loaded stays so. *why: what kept it from cuda, or from anything; "" where nothing did. */
-ZIPCCL_MUST_CHECK zipcclResult_t device_open(const char *name, const struct device_config *config,
-                                             const struct device_ops **ops, struct device **device, const char **why);
+/* device_load.c: the device of the CUDA module, in this process; what is loaded stays so. *why as above. */
+ZIPCCL_MUST_CHECK zipcclResult_t device_load_cuda(const struct device_config *config, const struct device_ops **ops,
+                                                  struct device **device, const char **why);
+/* Whether there is a module to load; else *why. */
+bool device_has_cuda(const char **why);
 
 #endif

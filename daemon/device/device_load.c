@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which device the daemon gets. `cuda` is a module of its own, loaded here, so that a node without CUDA's runtime needs
- * none to start.
+ * The CUDA device is a module of its own, loaded here, so that a node without CUDA's runtime needs none to start.
  */
 #include <dlfcn.h>
 #include <libgen.h>
@@ -20,30 +19,43 @@ static const char *const module_dirs[] = {"../lib/zipccl", ZIPCCL_MODULE_FROM_BI
 
 static char load_why[512]; /* of the last load; the daemon opens one device */
 
-static void *load_module(void) {
-    char self[PATH_MAX], path[2 * PATH_MAX];
+/* False, with load_why: nowhere. */
+static bool find_module(char *path, size_t size) {
+    char self[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
     self[n > 0 ? n : 0] = '\0';
     const char *dir = dirname(self);
-    snprintf(load_why, sizeof(load_why), "this zipccld comes without its CUDA module, %s", MODULE);
     for (size_t i = 0; i < sizeof(module_dirs) / sizeof(module_dirs[0]); i++) {
         if (module_dirs[i][0] == '/')
-            snprintf(path, sizeof(path), "%s/%s", module_dirs[i], MODULE);
+            snprintf(path, size, "%s/%s", module_dirs[i], MODULE);
         else
-            snprintf(path, sizeof(path), "%s/%s/%s", dir, module_dirs[i], MODULE);
-        if (access(path, F_OK) != 0)
-            continue;
-        void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (module)
-            return module;
-        const char *error = dlerror();
-        snprintf(load_why, sizeof(load_why), "the CUDA module cannot be loaded: %.400s", error ? error : "unknown");
-        break;
+            snprintf(path, size, "%s/%s/%s", dir, module_dirs[i], MODULE);
+        if (access(path, F_OK) == 0)
+            return true;
     }
-    return NULL;
+    snprintf(load_why, sizeof(load_why), "this zipccld comes without its CUDA module, %s", MODULE);
+    return false;
 }
 
-static zipcclResult_t open_cuda(const struct device_config *config, const struct device_ops **ops,
+bool device_has_cuda(const char **why) {
+    char path[2 * PATH_MAX];
+    *why = load_why;
+    return find_module(path, sizeof(path));
+}
+
+static void *load_module(void) {
+    char path[2 * PATH_MAX];
+    if (!find_module(path, sizeof(path)))
+        return NULL;
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!module) {
+        const char *error = dlerror();
+        snprintf(load_why, sizeof(load_why), "the CUDA module cannot be loaded: %.400s", error ? error : "unknown");
+    }
+    return module;
+}
+
+zipcclResult_t device_load_cuda(const struct device_config *config, const struct device_ops **ops,
                                 struct device **device, const char **why) {
     *why = load_why;
     void *module = load_module();
@@ -58,23 +70,4 @@ static zipcclResult_t open_cuda(const struct device_config *config, const struct
     }
     /* Never unloaded: the driver keeps threads. */
     return (*ops)->open(config, device, why);
-}
-
-zipcclResult_t device_open(const char *name, const struct device_config *config, const struct device_ops **ops,
-                           struct device **device, const char **why) {
-    static const char nothing[] = "";
-    const char *host_why;
-    *why = nothing;
-    if (strcmp(name, "host") != 0) {
-        zipcclResult_t result = open_cuda(config, ops, device, why);
-        if (result == zipcclSuccess)
-            *why = nothing;
-        if (result != zipcclInvalidUsage || strcmp(name, "auto") != 0)
-            return result;
-    }
-    *ops = &device_host;
-    zipcclResult_t result = device_host.open(config, device, &host_why);
-    if (result != zipcclSuccess)
-        *why = host_why;
-    return result;
 }

@@ -45,14 +45,15 @@ zipcclResult_t host_import(struct device *device, const struct device_import *im
         *why = "memfd is not sealed against shrinking";
         return zipcclInvalidArgument;
     }
-    if (fstat(fd, &st) != 0 || st.st_size < 0 || (uint64_t)st.st_size < bytes) {
+    if (fstat(fd, &st) != 0 || st.st_size < 0 || import->offset > (uint64_t)st.st_size ||
+        (uint64_t)st.st_size - import->offset < bytes) {
         *why = "memfd is smaller than the buffer";
         return zipcclInvalidArgument;
     }
     /* Mapped whole where its pages exist. A sparse one would be allocated here, on the loop thread and on this daemon's
      * account: its pages come as they are used. */
     int populate = (uint64_t)st.st_blocks * 512 >= bytes ? MAP_POPULATE : 0;
-    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | populate, fd, 0);
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | populate, fd, (off_t)import->offset);
     if (base == MAP_FAILED) {
         *why = errno == EPERM || errno == EACCES ? "memfd is not writable" : "memory cannot be mapped";
         return errno == ENOMEM                     ? zipcclOutOfMemory
@@ -72,7 +73,7 @@ void host_release(struct device *device, struct device_memory *memory) {
 }
 
 /* Eight classes an octave, so that at most an eighth is wasted. Class 0: one page. */
-static size_t class_size(size_t bytes, unsigned *index) {
+size_t host_class_size(size_t bytes, unsigned *index) {
     size_t pages = bytes ? (bytes + PAGE - 1) / PAGE : 1;
     unsigned shift = 0;
     while (((pages - 1) >> shift) >= 16)
@@ -109,7 +110,7 @@ void *host_pool_alloc(struct host_pool *pool, size_t bytes) {
     if (bytes > SIZE_MAX / 4)
         return NULL;
     unsigned index;
-    size_t size = class_size(bytes, &index);
+    size_t size = host_class_size(bytes, &index);
     struct host_block *block = pool->free[index];
     if (block) {
         pool->free[index] = block->next;
@@ -137,7 +138,7 @@ void host_pool_free(struct host_pool *pool, void *ptr, size_t bytes) {
     if (!ptr)
         return;
     unsigned index;
-    size_t size = class_size(bytes, &index);
+    size_t size = host_class_size(bytes, &index);
     if (pool->kept_bytes + size > KEEP_MAX) {
         unmap(pool, ptr, size);
         return;

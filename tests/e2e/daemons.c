@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,7 +38,37 @@ static bool reachable(const char *socket_path) {
     return connected;
 }
 
-static pid_t spawn(char *const *argv, const char *log, int flags) {
+static int held_socket(const char *dir, const char *name) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s", dir, name);
+    E2E_CHECK(fd > 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(fd, 128) == 0, "%s: %s",
+              address.sun_path, strerror(errno));
+    return fd;
+}
+
+const char *e2e_daemon_hold(struct e2e *e, unsigned node) {
+    static char dirs[E2E_MAX_NODES][96];
+    struct e2e_daemon *d = &e->daemons[node];
+    snprintf(dirs[node], sizeof(dirs[node]), "%s/run%u", e->dir, node);
+    E2E_CHECK(mkdir(dirs[node], 0755) == 0, "%s: %s", dirs[node], strerror(errno));
+    d->held[0] = held_socket(dirs[node], "zipccld.sock");
+    d->held[1] = held_socket(dirs[node], "admin.sock");
+    return dirs[node];
+}
+
+/* What systemd says of them (sd_listen_fds): descriptors from 3 on, their number, their names, for whom. */
+static void pass_held(const int held[2]) {
+    char pid[16];
+    int client = fcntl(held[0], F_DUPFD, 10), admin = fcntl(held[1], F_DUPFD, 10);
+    snprintf(pid, sizeof(pid), "%d", (int)getpid());
+    if (dup2(client, 3) != 3 || dup2(admin, 4) != 4 || setenv("LISTEN_FDS", "2", 1) || setenv("LISTEN_PID", pid, 1) ||
+        setenv("LISTEN_FDNAMES", "client:admin", 1))
+        _exit(126);
+}
+
+/* held: NULL: the daemon opens its sockets. */
+static pid_t spawn(char *const *argv, const char *log, int flags, const int *held) {
     pid_t pid = fork();
     E2E_CHECK(pid >= 0, "%s", strerror(errno));
     if (pid)
@@ -46,7 +77,9 @@ static pid_t spawn(char *const *argv, const char *log, int flags) {
     int out = open(log, O_WRONLY | O_CREAT | flags, 0644), in = open("/dev/null", O_RDONLY);
     if (out < 0 || in < 0 || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
         _exit(126);
-    closefrom(3);
+    if (held)
+        pass_held(held);
+    closefrom(held ? 5 : 3);
     execv(argv[0], argv);
     fprintf(stderr, "%s: %s\n", argv[0], strerror(errno));
     _exit(127);
@@ -57,7 +90,8 @@ static void launch(struct e2e *e, unsigned node) {
     char config[96], own[5][128], *argv[2 * E2E_MAX_SETTINGS + 20];
     int n = 0;
     snprintf(d->name, sizeof(d->name), "node%u", node);
-    snprintf(d->socket, sizeof(d->socket), "%s/n%u.sock", e->dir, node);
+    bool held = d->held[0] > 0;
+    snprintf(d->socket, sizeof(d->socket), held ? "%s/run%u/zipccld.sock" : "%s/n%u.sock", e->dir, node);
     snprintf(d->log, sizeof(d->log), "%s/node%u.log", e->dir, node);
     snprintf(config, sizeof(config), "%s/zipccld.conf", e->dir);
     int fd = open(config, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
@@ -80,7 +114,7 @@ static void launch(struct e2e *e, unsigned node) {
         argv[n++] = e->settings[i];
     }
     argv[n] = NULL;
-    d->pid = spawn(argv, d->log, O_APPEND);
+    d->pid = spawn(argv, d->log, O_APPEND, held ? d->held : NULL);
     if (node >= e->ndaemons)
         e->ndaemons = node + 1;
 }
@@ -139,7 +173,7 @@ void e2e_daemon_stop(struct e2e *e, unsigned node, double seconds) {
     d->pid = 0;
     E2E_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s ended with %s %d after SIGTERM", d->name,
               WIFSIGNALED(status) ? "signal" : "exit", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-    E2E_CHECK(access(d->socket, F_OK) < 0, "%s left its socket behind", d->name);
+    E2E_CHECK(d->held[0] || access(d->socket, F_OK) < 0, "%s left its socket behind", d->name);
 }
 
 int e2e_daemon_run(struct e2e *e, char *output, size_t size, double seconds, const char *const *args) {
@@ -148,7 +182,7 @@ int e2e_daemon_run(struct e2e *e, char *output, size_t size, double seconds, con
     for (int i = 0; i < 14 && args[i]; i++)
         argv[i + 1] = (char *)args[i];
     fflush(NULL);
-    pid_t pid = spawn(argv, log, O_TRUNC);
+    pid_t pid = spawn(argv, log, O_TRUNC, NULL);
     double end = e2e_now() + seconds * E2E_SLOW;
     int status, result = -1;
     for (;;) {

@@ -224,7 +224,7 @@ void e2e_run(const char *name, void (*fn)(struct e2e *e), int seconds) {
 
 /* ---- ranks ---- */
 
-static void *shared_memory(size_t bytes) {
+void *e2e_shared_memory(size_t bytes) {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     E2E_CHECK(p != MAP_FAILED, "%s", strerror(errno));
     return p;
@@ -235,7 +235,7 @@ void e2e_start(struct e2e *e, struct e2e_group *g, const char *layout, e2e_rank_
     memset(g, 0, sizeof(*g));
     g->nranks = (int)strlen(layout);
     E2E_CHECK(g->nranks <= E2E_MAX_RANKS, "layout %s", layout);
-    g->shared = shared_memory(sizeof(*g->shared));
+    g->shared = e2e_shared_memory(sizeof(*g->shared));
     for (int i = 0; i < g->nranks; i++)
         g->shared->reports[i].result = -1;
     fflush(NULL);

@@ -48,6 +48,7 @@ struct e2e_daemon {
     char name[16];
     char socket[96];
     char log[96];
+    int held[2]; /* sockets that a service manager holds for it: of clients, of the administrator; 0: none */
 };
 
 struct e2e {
@@ -125,6 +126,9 @@ void e2e_sleep(double seconds);
 void e2e_set(struct e2e *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void e2e_daemons(struct e2e *e, unsigned n); /* starts nodes 0 to n-1 and waits until they listen */
 void e2e_daemon_start(struct e2e *e, unsigned node);
+/* From now on the daemon of this node is given its sockets, as systemd does: they lie in a directory of their own
+ * (run<NODE>), stay when it dies, and who connects meanwhile waits. Returns the directory. */
+const char *e2e_daemon_hold(struct e2e *e, unsigned node);
 void e2e_daemon_kill(struct e2e *e, unsigned node); /* SIGKILL */
 /* SIGTERM, and waits: at most `seconds`; fails unless it exits 0. */
 void e2e_daemon_stop(struct e2e *e, unsigned node, double seconds);
@@ -137,6 +141,9 @@ uint64_t e2e_proc_kb(pid_t pid, const char *field); /* of /proc/PID/status */
 unsigned e2e_proc_fds(pid_t pid);
 /* What the log of a daemon holds now; malloc'ed. */
 char *e2e_read_file(const char *path);
+
+/* Zeroed, shared with every process that is forked later; lives as long as the case. */
+void *e2e_shared_memory(size_t bytes);
 
 /* Groups of ranks. layout: one digit per rank, its node: "0011" is two ranks on each of two nodes. */
 void e2e_start(struct e2e *e, struct e2e_group *g, const char *layout, e2e_rank_fn fn, const void *args);

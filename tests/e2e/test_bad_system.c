@@ -246,6 +246,15 @@ static void case_bad_config(struct e2e *e) {
     const char *const good[] = {"--check-config", "--config", empty, "--set", "window=2", NULL};
     rc = e2e_daemon_run(e, output, sizeof(output), 10, good);
     E2E_CHECK(rc == 0, "exit %d: %s", rc, output);
+    /* What it names on this node is looked at, too. */
+    static const char *const bad[][2] = {{"user=nobody-of-this-name", "nobody-of-this-name"},
+                                         {"socket_group=no-such-group", "no-such-group"},
+                                         {"peer_key_file=/no/such/key", "/no/such/key"}};
+    for (unsigned i = 0; i < 3; i++) {
+        const char *const here[] = {"--check-config", "--config", empty, "--set", bad[i][0], NULL};
+        rc = e2e_daemon_run(e, output, sizeof(output), 10, here);
+        E2E_CHECK(rc == 2 && strstr(output, bad[i][1]) && !strstr(output, "ok\n"), "exit %d: %s", rc, output);
+    }
     /* A socket where none can be. */
     snprintf(socket, sizeof(socket), "socket=%s/no/such/dir.sock", e->dir);
     const char *const nowhere[] = {"--config", empty, "--set", socket, "--set", "listen=127.0.0.1:0", NULL};

@@ -9,11 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "collect.h"
+#include "raw.h"
 
 #define PENDING   200
 #define STATUSES  20
@@ -62,6 +64,10 @@ static void expect(const struct e2e *e, unsigned node, const char *command, int 
 static const char *get(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
     return text != NULL ? text : "";
+}
+
+static double number(const json_t *object, const char *key) {
+    return json_number_value(json_object_get(object, key));
 }
 
 /* Rank 0 calls an all-gather that the last rank never calls. */
@@ -249,13 +255,103 @@ static void case_load(struct e2e *e) {
     printf("zipcclctl status: %.1f ms at best, of %d\n", best * 1e3, STATUSES);
     E2E_CHECK(best < (LEAST_S + PROCESS_S) * E2E_SLOW, "status took %.3f s", best);
     expect(e, 0, "jobs", 0, "200");
+    expect(e, 0, "stats --job nobody", 0, "No operation of a job 'nobody'");
     expect(e, 0, "top --once --interval 0.1", 0, "ops/s");
     json_decref(ctl_json(e, 0, "top --interval 0.1", "zipccl.top/1"));
     e2e_raise(g.shared, LET_GO);
     e2e_wait(e, &g, 20);
     e2e_all_passed(e, &g);
+    json_t *root = ctl_json(e, 0, "stats", "zipccl.stats/1");
+    const json_t *row = json_array_get(json_object_get(root, "ops"), 0);
+    double p50 = number(row, "p50_ms"), p99 = number(row, "p99_ms");
+    E2E_CHECK(p50 > 0 && number(row, "min_ms") <= p50 && p50 <= p99 && p99 <= number(row, "max_ms"), "p50 %f, p99 %f",
+              p50, p99);
+    json_decref(root);
 }
 E2E_CASE(load, 60)
+
+/* args: whether rank 0 calls an operation, which nobody else does. All keep their communicators until let go. */
+static void outlier_rank(struct e2e_rank *r) {
+    uint8_t send = (uint8_t)r->rank, recv[E2E_MAX_RANKS];
+    zipcclComm_t comm = e2e_comm(r);
+    bool calls = *(const bool *)r->args && r->rank == 0;
+    e2e_raise(r->shared, CALLED);
+    E2E_CHECK(!calls || zipcclAllGather(&send, recv, 1, zipcclUint8, comm, NULL) == zipcclRemoteError, "it went well");
+    e2e_await(r->shared, LET_GO);
+    E2E_OK(NULL, zipcclCommDestroy(comm));
+}
+
+/* Waits until the first communicator of status, of two, is of this job and in this state. */
+static void first_is(const struct e2e *e, const char *job, const char *state, bool busy) {
+    for (double end = e2e_now() + 10 * E2E_SLOW; e2e_now() < end; e2e_sleep(0.05)) {
+        json_t *root = ctl_json(e, 0, "status", "zipccl.status/1"), *comms = json_object_get(root, "comms");
+        const json_t *first = json_array_get(comms, 0);
+        bool found = json_array_size(comms) == 2 && strcmp(get(first, "job"), job) == 0 &&
+                     strcmp(get(first, "state"), state) == 0 && (get(first, "current")[0] != '\0') == busy;
+        json_decref(root);
+        if (found)
+            return;
+    }
+    E2E_FAIL("the first communicator is not of %s, %s", job, state);
+}
+
+/* status begins with what needs a look: what runs for long, and before all what has failed. */
+static void case_outliers(struct e2e *e) {
+    static const bool no = false, yes = true;
+    struct e2e_group idle, bad, busy;
+    e2e_daemons(e, 1);
+    e2e_start(e, &idle, "00", outlier_rank, &no);
+    e2e_await(idle.shared, CALLED);
+    e2e_start(e, &bad, "00", outlier_rank, &yes);
+    first_is(e, "e2e-outliers-1", "ready", true);
+    kill(bad.pids[1], SIGKILL);
+    first_is(e, "e2e-outliers-1", "failed", false);
+    e2e_raise(idle.shared, LET_GO);
+    e2e_wait(e, &idle, 10);
+    e2e_all_passed(e, &idle);
+    e2e_start(e, &busy, "00", outlier_rank, &yes);
+    e2e_await(busy.shared, CALLED);
+    e2e_sleep(0.2); /* it runs by now, and is still behind the one that failed */
+    first_is(e, "e2e-outliers-1", "failed", false);
+    e2e_raise(bad.shared, LET_GO);
+    e2e_wait_rank(e, &bad, 0, 10);
+    kill(busy.pids[1], SIGKILL);
+    e2e_raise(busy.shared, LET_GO);
+    e2e_wait_rank(e, &busy, 0, 10);
+}
+E2E_CASE(outliers, 60)
+
+/* Where sessions have run out an administrator gets in all the same; where descriptors have, everybody is told. */
+static void case_places(struct e2e *e) {
+    struct rlimit few = {0};
+    char command[200];
+    struct raw_frame f;
+    int taken[16], n = 0, refused = -1;
+    e2e_set(e, "admin_socket=%s/admin.sock", e->dir);
+    e2e_set(e, "max_sessions=12");
+    e2e_daemons(e, 1);
+    while (n < 12)
+        taken[n++] = raw_session(e->daemons[0].socket, "a");
+    unsigned held = e2e_proc_fds(e->daemons[0].pid);
+    expect(e, 0, "status", 1, "max_sessions");
+    snprintf(command, sizeof command, "%s/zipcclctl status --socket %s/admin.sock >/dev/null", ZIPCCL_TEST_BIN, e->dir);
+    E2E_CHECK(WEXITSTATUS(system(command)) == 0, "an administrator was refused");
+    while (n > 0)
+        close(taken[--n]);
+    for (double end = e2e_now() + 10 * E2E_SLOW; e2e_proc_fds(e->daemons[0].pid) > held - 12; e2e_sleep(0.01))
+        E2E_CHECK(e2e_now() < end, "%u descriptors, %u with the sessions", e2e_proc_fds(e->daemons[0].pid), held);
+    few.rlim_cur = few.rlim_max = held - 12;
+    E2E_CHECK(prlimit(e->daemons[0].pid, RLIMIT_NOFILE, &few, NULL) == 0, "prlimit");
+    while (refused < 0 && n < 12) { /* who is taken hears nothing before a hello */
+        taken[n] = raw_connect(e->daemons[0].socket);
+        refused = raw_next(taken[n++], &f, 0.2) == 1 ? n - 1 : -1;
+    }
+    E2E_CHECK(refused >= 0 && f.header.type == WIRE_ERROR, "nobody was refused");
+    expect(e, 0, "status", 1, "no descriptors left");
+    while (n > 0)
+        close(taken[--n]);
+}
+E2E_CASE(places, 60)
 
 /* Runs a command as the user nobody. */
 static int as_nobody(const struct e2e *e, const char *command) {
@@ -372,9 +468,10 @@ static void case_drain(struct e2e *e) {
 E2E_CASE(drain, 60)
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flight), cmocka_unit_test(test_nodes),
-                                       cmocka_unit_test(test_exits),  cmocka_unit_test(test_load),
-                                       cmocka_unit_test(test_admin),  cmocka_unit_test(test_drain)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flight),   cmocka_unit_test(test_nodes),
+                                       cmocka_unit_test(test_exits),    cmocka_unit_test(test_load),
+                                       cmocka_unit_test(test_admin),    cmocka_unit_test(test_drain),
+                                       cmocka_unit_test(test_outliers), cmocka_unit_test(test_places)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

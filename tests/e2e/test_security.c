@@ -98,6 +98,10 @@ static void case_keys(struct e2e *e) {
     start_with(e, 1, "b");
     expect_strangers(e, "key differs", "key differs", "key differs");
     E2E_CHECK(raw_counter(e->daemons[0].socket, "peers_refused") > 0, "node 0 counts no refusal");
+    char line[192];
+    snprintf(line, sizeof(line), "%s/zipcclctl events --socket %s | grep -q 'peer-refused.*key differs'",
+             ZIPCCL_TEST_BIN, e->daemons[0].socket);
+    E2E_CHECK(system(line) == 0, "no event tells of it");
     e2e_daemon_stop(e, 1, 10);
     start_with(e, 1, "");
     expect_strangers(e, "it wants a key, and this node has none", "it has no key, and this node wants one",

@@ -82,6 +82,10 @@ for package in zipccl libzipccl-dev; do
 done
 dpkg-query --admindir="$root/var/lib/dpkg" -W -f '${Conffiles}\n' zipccl | grep -q /etc/zipccl/zipccld.conf
 grep -q '^zipccl:' "$root/etc/passwd"
+# What docs/operating.md names.
+for file in prometheus/prometheus.yml prometheus/zipccl.rules.yml grafana/zipccl.json systemd/gpu.conf; do
+    [ -f "$root/usr/share/zipccl/$file" ] || { echo "FAILED: no /usr/share/zipccl/$file" >&2; exit 1; }
+done
 uid=$(sed -n 's/^zipccl:[^:]*:\([0-9]*\):.*/\1/p' "$root/etc/passwd")
 gid=$(sed -n 's/^zipccl:[^:]*:\([0-9]*\):.*/\1/p' "$root/etc/group")
 [ "$uid" -gt 0 ] && [ "$uid" -lt 1000 ]

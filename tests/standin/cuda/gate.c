@@ -4,13 +4,15 @@
  *
  * ZIPCCL_STANDIN_FAIL="cudaMemcpyAsync:3=700;kernel:1+=719": the third call ends with error 700, from the first on with
  * 719; `*` is every one. "kernel" and "copy" are not calls but what runs in a stream: their errors come later, as on a
- * device. ZIPCCL_STANDIN_FAIL_FILE names a file of the same text: whenever it changes, counting begins anew.
- * ZIPCCL_STANDIN_COUNT=PATH: the counts of process N stand in PATH.N, a row of 64 bytes for each call, in place; the
- * row `blocking` is the sum of the calls in which the caller's thread waits for the device.
+ * device. "=kill" in place of a number kills the process there. ZIPCCL_STANDIN_FAIL_FILE names a file of the same text:
+ * whenever it changes, counting begins anew. ZIPCCL_STANDIN_COUNT=PATH: the counts of process N stand in PATH.N, a row
+ * of 64 bytes for each call, in place; the row `blocking` is the sum of the calls in which the caller's thread waits
+ * for the device.
  */
 #include "core.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +23,7 @@
 #define MAX_RULES 32
 #define ROW       64
 #define MAX_ROWS  256
+#define KILL      (-1) /* in place of an error */
 
 struct rule {
     char name[64];
@@ -84,7 +87,10 @@ static void parse(const char *text) {
             text++;
         }
         good = good && *text == '=' && r->from;
-        if (good) {
+        if (good && strncmp(text + 1, "kill", 4) == 0) {
+            r->code = KILL;
+            text += 5;
+        } else if (good) {
             r->code = (int)strtol(text + 1, &rest, 10);
             text = rest;
         }
@@ -203,6 +209,8 @@ int standin_enter(struct standin_site *site) {
         read_file();
     if (atomic_load(&g_nrules))
         code = injected(site);
+    if (code == KILL)
+        (void)raise(SIGKILL);
     pthread_mutex_unlock(&g_lock);
     const int sticky = standin_failed();
     if (sticky)

@@ -2,6 +2,8 @@
 #include "gpu_buffers.h"
 
 #include <cuda.h>
+#include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +12,10 @@
 void gpu_ok(const char *file, int line, const char *what, cudaError_t e) {
     if (e != cudaSuccess)
         e2e_fail(file, line, what, "%s (%d)", cudaGetErrorString(e), (int)e);
+}
+
+bool gpu_standin(void) {
+    return getenv("ZIPCCL_STANDIN_DEVICES") != NULL;
 }
 
 /* The driver's calls, as a trainer's allocator finds them. */
@@ -91,6 +97,27 @@ void gpu_memory_free(struct gpu_memory *m, cudaStream_t stream) {
         E2E_OK(NULL, zipcclMemFree(m->base));
     else
         CUDA_OK(cudaFreeHost(m->base));
+}
+
+pid_t gpu_worker(pid_t daemon, unsigned gpu) {
+    pid_t found = 0;
+    DIR *dir = opendir("/proc");
+    E2E_CHECK(dir, "/proc");
+    for (const struct dirent *e; !found && (e = readdir(dir)) != NULL;) {
+        char path[300];
+        unsigned number = 0;
+        int pid = 0, parent = 0;
+        char state = 0;
+        snprintf(path, sizeof(path), "/proc/%.20s/stat", e->d_name);
+        FILE *f = e->d_name[0] >= '1' && e->d_name[0] <= '9' ? fopen(path, "r") : NULL;
+        if (f && fscanf(f, "%d (zipccld-gpu%u) %c %d", &pid, &number, &state, &parent) == 4 && parent == (int)daemon &&
+            number == gpu && state != 'Z')
+            found = pid;
+        if (f)
+            fclose(f);
+    }
+    closedir(dir);
+    return found;
 }
 
 void gpu_rank_begin(struct gpu_rank *g, int device) {

@@ -23,6 +23,9 @@ enum gpu_kind {
 #define CUDA_OK(call) gpu_ok(__FILE__, __LINE__, #call, (call))
 void gpu_ok(const char *file, int line, const char *what, cudaError_t e);
 
+/* Whether CUDA is the stand-in, which counts calls and fails on demand, or a real one (tests/gpu/run.sh). */
+bool gpu_standin(void);
+
 struct gpu_memory {
     enum gpu_kind kind;
     uint8_t *base;
@@ -31,6 +34,9 @@ struct gpu_memory {
 };
 void gpu_memory_new(struct gpu_memory *m, enum gpu_kind kind, size_t bytes, cudaStream_t stream);
 void gpu_memory_free(struct gpu_memory *m, cudaStream_t stream);
+
+/* The process that works on a GPU for a daemon; 0: there is none now. */
+pid_t gpu_worker(pid_t daemon, unsigned gpu);
 
 /* A rank of a case: its GPU, its streams. */
 struct gpu_rank {

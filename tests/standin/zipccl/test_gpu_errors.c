@@ -16,7 +16,7 @@
 static void case_no_gpu(struct e2e *e) {
     char output[2048], socket[96];
     snprintf(socket, sizeof(socket), "socket=%s/none.sock", e->dir);
-    setenv("ZIPCCL_STANDIN_DEVICES", "0", 1);
+    setenv(gpu_standin() ? "ZIPCCL_STANDIN_DEVICES" : "CUDA_VISIBLE_DEVICES", gpu_standin() ? "0" : "", 1);
     int status = e2e_daemon_run(e, output, sizeof(output), 20,
                                 (const char *const[]){"--set", "device=cuda", "--set", socket, "--set",
                                                       "listen=127.0.0.1:0", "--set", "metrics_listen=", NULL});
@@ -159,6 +159,8 @@ static void fault_rank(struct e2e_rank *r) {
 static void case_fault(struct e2e *e) {
     struct e2e_group g;
     char path[96];
+    if (!gpu_standin())
+        e2e_skip("a GPU does not fault on demand");
     snprintf(path, sizeof(path), "%s/fail", e->dir);
     FILE *f = fopen(path, "w");
     E2E_CHECK(f && fputs("kernel:40=700\n", f) >= 0 && fclose(f) == 0, "%s", path);
@@ -176,73 +178,10 @@ static void case_fault(struct e2e *e) {
 }
 E2E_CASE(fault, 60)
 
-/* Takes any error: until there is one, or 12 operations have worked. */
-static void any_error_rank(struct e2e_rank *r) {
-    cudaStream_t cuda;
-    zipcclStream_t stream = NULL;
-    float *memory;
-    double start = e2e_now();
-    CUDA_OK(cudaSetDevice(0));
-    CUDA_OK(cudaStreamCreateWithFlags(&cuda, cudaStreamNonBlocking));
-    CUDA_OK(cudaMalloc((void **)&memory, 4 * COUNT * sizeof(float)));
-    CUDA_OK(cudaMemsetAsync(memory, 0, 4 * COUNT * sizeof(float), cuda));
-    zipcclComm_t comm = e2e_comm(r);
-    zipcclResult_t error = zipcclStreamFromCuda(&stream, cuda);
-    if (error == zipcclSuccess)
-        E2E_OK(comm, zipcclCommSetCodec(comm, zipcclCodecTier));
-    for (int i = 0; i < 12 && error == zipcclSuccess; i++) {
-        error = i % 2 ? zipcclAllGather(memory + r->rank * COUNT, memory, COUNT, zipcclFloat32, comm, stream)
-                      : zipcclAllReduce(memory, memory, COUNT, zipcclFloat32, zipcclSum, comm, stream);
-        CUDA_OK(cudaStreamSynchronize(cuda));
-        if (error == zipcclSuccess)
-            E2E_OK(NULL, zipcclCommGetAsyncError(comm, &error));
-    }
-    e2e_report(r, error, error == zipcclSuccess || stream ? comm : NULL, start);
-    if (error == zipcclSuccess) /* an abort would be the other one's error */
-        E2E_OK(NULL, zipcclCommDestroy(comm));
-    else
-        (void)zipcclCommAbort(comm);
-    (void)zipcclStreamDestroy(stream);
-}
-
-static void arm(const char *path, const char *rule) {
-    FILE *f = fopen(path, "w");
-    E2E_CHECK(f && fputs(rule, f) >= 0 && fclose(f) == 0, "%s", path);
-}
-
-/* A call of the daemons fails once: an error or a slower way, never a hang; the next job works. */
-static void case_calls_fail(struct e2e *e) {
-    static const char *const rules[] = {
-        "cudaIpcOpenEventHandle:5=2", "cudaIpcOpenMemHandle:1=1", "cudaMemcpyAsync:3=1", "cudaEventRecord:4=400",
-        "cudaLaunchKernel:2=2",       "cudaMemsetAsync:2=2",      "cudaSetDevice:9=2",
-    };
-    struct e2e_group g;
-    char path[96];
-    snprintf(path, sizeof(path), "%s/fail", e->dir);
-    arm(path, "\n");
-    setenv("ZIPCCL_STANDIN_FAIL_FILE", path, 1);
-    e2e_set(e, "device=cuda");
-    e2e_daemons(e, 2);
-    unsetenv("ZIPCCL_STANDIN_FAIL_FILE"); /* of the daemons alone */
-    for (unsigned i = 0; i <= sizeof(rules) / sizeof(rules[0]); i++) {
-        bool last = i == sizeof(rules) / sizeof(rules[0]);
-        arm(path, last ? "" : rules[i]);
-        e2e_start(e, &g, "01", any_error_rank, NULL);
-        e2e_wait(e, &g, 30);
-        e2e_daemons_live(e);
-        for (int rank = 0; rank < 2; rank++) {
-            const struct e2e_report *report = &g.shared->reports[rank];
-            E2E_CHECK(report->result == zipcclSuccess || report->text[0], "%s: an error without a text", rules[i]);
-            E2E_CHECK(!last || report->result == zipcclSuccess, "%s", report->text);
-        }
-    }
-}
-E2E_CASE(calls_fail, 100)
-
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_gpu),      cmocka_unit_test(test_host_daemon), cmocka_unit_test(test_capture),
-        cmocka_unit_test(test_daemon_dies), cmocka_unit_test(test_fault),       cmocka_unit_test(test_calls_fail),
+        cmocka_unit_test(test_daemon_dies), cmocka_unit_test(test_fault),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -172,13 +172,13 @@ static void cost_rank(struct e2e_rank *r) {
     CUDA_OK(cudaMalloc((void **)&memory, 4 * COUNT * sizeof(*memory)));
     for (unsigned round = 0; round < ROUNDS; round++) {
         CUDA_OK(cudaStreamSynchronize(g.cuda));
-        unsigned long before = blocking(mine);
+        unsigned long before = gpu_standin() ? blocking(mine) : 0;
         for (unsigned i = 0; i < N; i++) {
             double start = e2e_now();
             E2E_OK(comm, zipcclAllGather(memory + r->rank * (int)COUNT, memory, COUNT, zipcclInt32, comm, g.stream));
             cost[round * N + i] = e2e_now() - start;
         }
-        unsigned long waited = blocking(mine) - before;
+        unsigned long waited = gpu_standin() ? blocking(mine) - before : 0;
         E2E_CHECK(waited == 0, "%lu calls of %u operations waited for the GPU", waited, (unsigned)N);
     }
     qsort(cost, N * ROUNDS, sizeof(*cost), by_time);

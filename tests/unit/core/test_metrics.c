@@ -15,6 +15,7 @@
 #include <jansson.h>
 
 #include "daemon/core/metrics.h"
+#include "proto/message.h"
 #include "tests/e2e/openmetrics.h"
 
 static struct metrics_view view_of(const struct stats *s) {
@@ -88,9 +89,9 @@ static void test_names(void **state) {
     (void)state;
     stats_init(&s);
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
-        assert_true(stats_name_shows(good[i]));
+        assert_true(message_text_shows(good[i]));
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_false(stats_name_shows(bad[i]));
+        assert_false(message_text_shows(bad[i]));
         struct stats_job *job = stats_job_begin(&s, bad[i], 1);
         assert_non_null(job);
         add(&s, job, 1, 0, 0, 10);

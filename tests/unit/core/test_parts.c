@@ -39,6 +39,36 @@ static void test_handles(void **state) {
     handles_free(&t);
 }
 
+static void test_quantiles(void **state) {
+    (void)state;
+    static struct quantile q;
+    assert_int_equal(quantile_at(&q, 500), 0);
+    quantile_add(&q, 5);
+    assert_int_equal(quantile_at(&q, 0), 5);
+    assert_int_equal(quantile_at(&q, 1000), 5);
+    /* One time alone: right to a sixteenth, whatever it is. */
+    for (uint64_t ns = 1; ns < 1ull << 41; ns = ns * 9 / 8 + 1) {
+        q = (struct quantile){{0}};
+        quantile_add(&q, ns);
+        double got = (double)quantile_at(&q, 990);
+        assert_true(got >= (double)ns * 15 / 16 && got <= (double)ns * 17 / 16);
+    }
+    q = (struct quantile){{0}};
+    for (uint64_t us = 1; us <= 1000; us++)
+        quantile_add(&q, us * 1000);
+    assert_true(quantile_at(&q, 500) > 468000 && quantile_at(&q, 500) < 532000);
+    assert_true(quantile_at(&q, 990) > 928000 && quantile_at(&q, 990) < 1052000);
+    /* More than a bucket can count: how they are spread stays. */
+    q = (struct quantile){{0}};
+    quantile_add(&q, 100);
+    for (unsigned i = 0; i < QUANTILE_BUCKETS; i++)
+        q.buckets[i] *= UINT32_MAX;
+    quantile_add(&q, 100);
+    quantile_add(&q, UINT64_MAX);
+    assert_true(quantile_at(&q, 990) < 110);
+    assert_true(quantile_at(&q, 1000) > 1ull << 40);
+}
+
 static void test_stats(void **state) {
     (void)state;
     struct stats s;
@@ -63,6 +93,8 @@ static void test_stats(void **state) {
     assert_int_equal(r->wire_bytes, 14);
     assert_int_equal(r->min_ns, 3);
     assert_int_equal(r->max_ns, 5);
+    assert_int_equal(quantile_at(r->times, 500), 3);
+    assert_int_equal(quantile_at(r->times, 990), 5);
     assert_int_equal(s.counters[STATS_corrupt_chunks], 1);
     assert_int_equal(s.counters[STATS_ops_coded], 2);
     sample.op = (zipcclOp_t)99;
@@ -146,8 +178,8 @@ static void test_kept_flights(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_handles), cmocka_unit_test(test_stats),
-                                       cmocka_unit_test(test_flight), cmocka_unit_test(test_events),
-                                       cmocka_unit_test(test_kept_flights)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_handles),   cmocka_unit_test(test_stats),
+                                       cmocka_unit_test(test_quantiles), cmocka_unit_test(test_flight),
+                                       cmocka_unit_test(test_events),    cmocka_unit_test(test_kept_flights)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,9 +86,19 @@ static void bad_system(void **state) {
     expect(&d, "RemoveIPC", DOCTOR_WARN, "uid 1000");
     assert_int_equal(doctor_worst(&d), DOCTOR_FAIL);
     /* A daemon that this PID namespace does not show. */
-    d = (struct doctor){.root = root, .connected = true};
+    Zipccl__Status gpus = ZIPCCL__STATUS__INIT;
+    gpus.device = (char *)(uintptr_t) "cuda: 1 GPU";
+    put("/proc/self/mounts", "proc /proc proc rw,nosuid,hidepid=invisible 0 0\n");
+    d = (struct doctor){.root = root, .connected = true, .status = &gpus, .uid = 999};
     doctor_run(&d, doctor_system_checks);
-    expect(&d, "namespaces", DOCTOR_WARN, "pid");
+    expect(&d, "namespaces", DOCTOR_WARN, "this shell: pid");
+    expect(&d, "/proc", DOCTOR_WARN, "uid 999");
+    /* Host memory needs neither. */
+    gpus.device = (char *)(uintptr_t) "host: 2 workers";
+    d.n = 0;
+    doctor_run(&d, doctor_system_checks);
+    expect(&d, "namespaces", DOCTOR_OK, "this shell: pid");
+    expect(&d, "/proc", DOCTOR_OK, "hidepid");
 }
 
 static void good_system(void **state) {
@@ -99,6 +109,7 @@ static void good_system(void **state) {
     put("/proc/self/uid_map", "         0          0 4294967295\n");
     put("/sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n");
     put("/proc/sys/kernel/numa_balancing", "0\n");
+    put("/proc/self/mounts", "proc /proc proc rw,nosuid 0 0\n");
     put("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
     put("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n");
     put("/etc/systemd/logind.conf", "[Login]\nRemoveIPC=no\n");
@@ -108,6 +119,7 @@ static void good_system(void **state) {
     expect(&d, "open files", DOCTOR_OK, "65536");
     expect(&d, "user namespace", DOCTOR_OK, "not mapped");
     expect(&d, "namespaces", DOCTOR_OK, "");
+    expect(&d, "/proc", DOCTOR_OK, "no hidepid");
     expect(&d, "clock", DOCTOR_OK, "tsc");
     expect(&d, "numa", DOCTOR_OK, "2 nodes");
     expect(&d, "huge pages", DOCTOR_OK, "madvise");
@@ -178,6 +190,7 @@ static void gpus(void **state) {
     d.n = 0;
     (void)unsetenv("CUDA_MPS_PIPE_DIRECTORY");
     (void)setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 1);
+    (void)unsetenv("PYTORCH_ALLOC_CONF");
     (void)setenv("CUDA_VISIBLE_DEVICES", "MIG-1", 1);
     doctor_run(&d, doctor_gpu_checks);
     expect(&d, "gpu driver", DOCTOR_FAIL, "no libcuda");
@@ -185,6 +198,33 @@ static void gpus(void **state) {
     expect(&d, "mps", DOCTOR_WARN, "take turns");
     expect(&d, "allocator", DOCTOR_WARN, "expandable");
     expect(&d, "mig", DOCTOR_WARN, "MIG");
+    assert_null(line_of(&d, "gpus served")); /* not known without a daemon */
+    (void)setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync", 1);
+    zipccl__status__init(&status);
+    status.device = (char *)(uintptr_t) "host: 2 workers";
+    d = (struct doctor){.root = root, .connected = true, .status = &status};
+    doctor_run(&d, doctor_gpu_checks);
+    expect(&d, "allocator", DOCTOR_WARN, "cudaMallocAsync");
+    expect(&d, "gpus served", DOCTOR_WARN, "1 GPUs");
+    status.device = (char *)(uintptr_t) "cuda: 1 GPU";
+    d.n = 0;
+    doctor_run(&d, doctor_gpu_checks);
+    expect(&d, "gpus served", DOCTOR_OK, "cuda: 1 GPU");
+    status.device = (char *)(uintptr_t) "cuda: 1 of 2 GPUs failed: GPU 1 at all-gather #3";
+    d.n = 0;
+    doctor_run(&d, doctor_gpu_checks);
+    expect(&d, "gpus served", DOCTOR_FAIL, "GPU 1 at");
+    status.device = (char *)(uintptr_t) "host: 2 workers";
+    d.config = &config;
+    d.n = 0;
+    zipccl__config_reply__init(&config);
+    zipccl__config_key__init(&keys[0]);
+    keys[0].name = (char *)(uintptr_t) "device";
+    keys[0].value = (char *)(uintptr_t) "host";
+    config.keys = pkeys;
+    config.n_keys = 1;
+    doctor_run(&d, doctor_gpu_checks);
+    expect(&d, "gpus served", DOCTOR_OK, "device = host");
 }
 
 static void no_daemon(void **state) {
@@ -204,10 +244,28 @@ static void no_daemon(void **state) {
     expect(&d, "socket", DOCTOR_FAIL, "no socket");
 }
 
+static void refused_peers(void **state) {
+    static struct doctor d;
+    (void)state;
+    Zipccl__Counter counter = ZIPCCL__COUNTER__INIT, *counters = &counter;
+    Zipccl__Status said = ZIPCCL__STATUS__INIT;
+    counter.name = (char *)(uintptr_t) "peers_refused";
+    said.node = said.state = (char *)(uintptr_t) "running";
+    said.counters = &counters;
+    said.n_counters = 1;
+    d = (struct doctor){.root = root, .socket = root, .connected = true, .status = &said};
+    doctor_run(&d, doctor_daemon_checks);
+    expect(&d, "refused peers", DOCTOR_OK, "none");
+    d.n = 0;
+    counter.value = 17;
+    doctor_run(&d, doctor_daemon_checks);
+    expect(&d, "refused peers", DOCTOR_WARN, "17");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_system), cmocka_unit_test(good_system), cmocka_unit_test(network),
-        cmocka_unit_test(gpus),       cmocka_unit_test(no_daemon),
+        cmocka_unit_test(gpus),       cmocka_unit_test(no_daemon),   cmocka_unit_test(refused_peers),
     };
     return cmocka_run_group_tests(tests, make_root, drop_root);
 }

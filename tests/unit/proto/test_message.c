@@ -125,6 +125,34 @@ static void gpus(void **state) {
     assert_int_equal(repack(WIRE_STREAM_DETACH, &none.base), zipcclInvalidArgument);
 }
 
+/* What goes into terminals: nothing that a terminal takes for a command, nothing that turns the text around. */
+static void printable(void **state) {
+    static const char *const bad[] = {"a\x1b[2J",
+                                      "\x7f",
+                                      "\xc2\x9b"
+                                      "2J",
+                                      "\x9b"
+                                      "2J",
+                                      "\xff",
+                                      "\xe2\x80\xae",
+                                      "\xe2\x81\xa6",
+                                      "\xc3"};
+    static const char *const good[] = {"", "job 7", "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", "\xc2\xa0"};
+    Zipccl__Hello hello = ZIPCCL__HELLO__INIT;
+    const char *why = "";
+    (void)state;
+    hello.version_min = hello.version_max = 1;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        hello.job = (char *)(uintptr_t)bad[i];
+        assert_false(message_check(WIRE_HELLO, &hello.base, &why));
+        assert_non_null(strstr(why, "not printable"));
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        hello.job = (char *)(uintptr_t)good[i];
+        assert_true(message_check(WIRE_HELLO, &hello.base, &why));
+    }
+}
+
 static void names(void **state) {
     (void)state;
     assert_string_equal(wire_type_name(WIRE_COMM_INIT), "COMM_INIT");
@@ -139,6 +167,6 @@ static void names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip), cmocka_unit_test(hostile), cmocka_unit_test(gpus),
-                                       cmocka_unit_test(names)};
+                                       cmocka_unit_test(names), cmocka_unit_test(printable)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

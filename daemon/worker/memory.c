@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory of clients, as the daemon knows it. Host memory is mapped here, and in a worker when a job there first touches
+ * it. Of a GPU's memory the daemon has nothing but addresses, so many as it has bytes, which fault: the worker of the
+ * GPU has it mapped, and others do when a job there first touches it.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "daemon/worker/supervisor.h"
+
+struct memory *memory_of(const struct device *d, const void *ptr) {
+    return (struct memory *)ranges_find(&d->ranges, ptr);
+}
+
+const char *memory_dead(const struct memory *m) {
+    return m->home ? worker_lost(m->home, m->home_generation) : NULL;
+}
+
+static struct worker_record record_of(const struct memory *m) {
+    struct worker_record r = {.type = WORKER_MAP,
+                              .map = {.base = (uintptr_t)m->range.base,
+                                      .bytes = m->range.bytes,
+                                      .offset = m->offset,
+                                      .process_start = m->process_start,
+                                      .id = m->id,
+                                      .pid = m->pid,
+                                      .kind = (uint32_t)m->kind,
+                                      .has_fd = m->fd >= 0}};
+    if (m->home)
+        memcpy(r.map.uuid, m->home->uuid, sizeof(r.map.uuid));
+    memcpy(r.map.handle, m->handle, sizeof(r.map.handle));
+    return r;
+}
+
+static bool send_fd(struct worker *w, const struct memory *m) {
+    const uint8_t mark = 0;
+    if (m->fd < 0 || worker_socket_send(w->channel.socket, &mark, 1, &m->fd, 1, (int)(w->device->timeout_ns / 1000000)))
+        return true;
+    worker_kill(w, "GPU %u (%s): its worker (pid %d) takes no descriptors any more", w->ordinal, w->name, (int)w->pid);
+    return false;
+}
+
+bool memory_tell(struct worker *w, struct memory *m) {
+    if (m->known[w->ordinal] == w->generation)
+        return true;
+    const struct worker_record r = record_of(m);
+    if (!send_fd(w, m) || !worker_push(w, &r))
+        return false;
+    m->known[w->ordinal] = w->generation;
+    return true;
+}
+
+void memory_untell(struct device *d, struct memory *m) {
+    for (unsigned i = 0; i < d->nworkers; i++) {
+        struct worker *w = &d->workers[i];
+        struct worker_record r = {.type = WORKER_UNMAP, .unmap = {.base = (uintptr_t)m->range.base}};
+        const char *why;
+        if (w->state != WORKER_UP || m->known[i] != w->generation)
+            continue;
+        /* A client may free memory of a GPU next, which it must not while it is open. A worker that dies of it has
+         * closed it too. */
+        if (m->kind == DEVICE_MEMORY_HOST)
+            (void)worker_push(w, &r);
+        else
+            (void)worker_call(w, &r, d->timeout_ns, &why);
+    }
+    memset(m->known, 0, sizeof(m->known));
+}
+
+static zipcclResult_t import_host(struct device *d, struct memory *m, const struct device_import *in,
+                                  const char **why) {
+    struct device_memory mapped;
+    zipcclResult_t result = host_import(d->host, in, &mapped, why);
+    if (result != zipcclSuccess)
+        return result;
+    m->range = (struct range){mapped.base, mapped.bytes};
+    m->fd = fcntl(in->fd, F_DUPFD_CLOEXEC, 0); /* for workers */
+    *why = "no descriptors left (LimitNOFILE)";
+    return m->fd < 0 ? zipcclSystemError : zipcclSuccess;
+}
+
+static zipcclResult_t import_gpu(struct device *d, struct memory *m, const struct device_import *in, const char **why) {
+    struct worker *w = m->home;
+    if (!worker_await(w, why))
+        return zipcclUnhandledDeviceError;
+    m->home_generation = w->generation;
+    *why = "no addresses for memory of a GPU";
+    void *base = mmap(NULL, in->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return zipcclOutOfMemory;
+    m->range = (struct range){base, in->bytes};
+    if (in->handle)
+        memcpy(m->handle, in->handle, sizeof(m->handle));
+    if (in->kind == DEVICE_MEMORY_CUDA_VMM) {
+        m->fd = fcntl(in->fd, F_DUPFD_CLOEXEC, 0);
+        *why = "no descriptors left (LimitNOFILE)";
+        if (m->fd < 0)
+            return zipcclSystemError;
+    }
+    if (!send_fd(w, m)) {
+        *why = worker_end(w);
+        return zipcclUnhandledDeviceError;
+    }
+    struct worker_record r = record_of(m);
+    zipcclResult_t result = worker_call(w, &r, d->timeout_ns, why);
+    if (result == zipcclSuccess)
+        m->known[w->ordinal] = w->generation;
+    return result;
+}
+
+/* It is in no list. */
+static void drop(struct device *d, struct memory *m) {
+    if (m->range.base) {
+        memory_untell(d, m);
+        ranges_remove(&d->ranges, &m->range);
+        munmap(m->range.base, m->range.bytes);
+    }
+    if (m->fd >= 0)
+        close(m->fd);
+    free(m);
+}
+
+/* The same allocation, registered before with a worker that still lives. */
+static struct memory *find(const struct device *d, const struct device_import *in, const struct worker *home) {
+    if (in->process_start == 0)
+        return NULL;
+    for (struct memory *m = d->memories; m; m = m->next) {
+        if (m->kind == in->kind && m->pid == in->pid && m->process_start == in->process_start && m->id == in->id &&
+            m->home == home && m->range.bytes == in->bytes && !memory_dead(m))
+            return m;
+    }
+    return NULL;
+}
+
+zipcclResult_t workers_import(struct device *d, const struct device_import *in, struct device_memory *out,
+                              const char **why) {
+    struct worker *home = NULL;
+    *out = (struct device_memory){0};
+    if (in->kind != DEVICE_MEMORY_HOST && !(home = worker_of_uuid(d, in->uuid))) {
+        *why = "zipccld does not see that GPU (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES of its unit or container)";
+        return zipcclInvalidArgument;
+    }
+    struct memory *m = home ? find(d, in, home) : NULL;
+    if (!m) {
+        m = calloc(1, sizeof(*m));
+        *why = "no memory";
+        if (!m)
+            return zipcclOutOfMemory;
+        m->kind = in->kind;
+        m->home = home;
+        m->fd = -1;
+        m->pid = in->pid;
+        m->process_start = in->process_start;
+        m->id = in->id;
+        m->offset = in->offset;
+        zipcclResult_t result = home ? import_gpu(d, m, in, why) : import_host(d, m, in, why);
+        if (result == zipcclSuccess && !ranges_add(&d->ranges, &m->range)) {
+            *why = "no memory";
+            result = zipcclOutOfMemory;
+        }
+        if (result != zipcclSuccess) {
+            drop(d, m);
+            return result;
+        }
+        m->next = d->memories;
+        d->memories = m;
+    }
+    m->refs++;
+    *out = (struct device_memory){.base = m->range.base, .bytes = m->range.bytes, .on_gpu = home != NULL, .own = m};
+    return zipcclSuccess;
+}
+
+void workers_release(struct device *d, struct device_memory *memory) {
+    struct memory *m = memory->own;
+    *memory = (struct device_memory){0};
+    if (!m || --m->refs > 0)
+        return;
+    for (struct memory **p = &d->memories; *p; p = &(*p)->next) {
+        if (*p == m) {
+            *p = m->next;
+            break;
+        }
+    }
+    drop(d, m);
+}
+
+void workers_memory_free(struct device *d) {
+    while (d->memories) {
+        struct memory *m = d->memories;
+        d->memories = m->next;
+        drop(d, m);
+    }
+    ranges_free(&d->ranges);
+}

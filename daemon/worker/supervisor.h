@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside the daemon's side of the workers: the device (device.c), jobs (jobs.c), streams (streams.c), memory
+ * (memory.c), scratch (scratch.c), lives of workers (supervise.c), calls (call.c). All of it is on the loop thread.
+ *
+ * A worker that is lost is killed, and reaped, before its jobs end: until then the GPU may still write to their memory.
+ */
+#ifndef ZIPCCL_DAEMON_WORKER_SUPERVISOR_H
+#define ZIPCCL_DAEMON_WORKER_SUPERVISOR_H
+
+#include "daemon/device/host.h"
+#include "daemon/device/ranges.h"
+#include "daemon/worker/channel.h"
+
+#define WORKER_MAX 16u /* GPUs */
+
+enum worker_state {
+    WORKER_DOWN,     /* until retry_ns */
+    WORKER_STARTING, /* it has not said that it is ready */
+    WORKER_UP,
+    WORKER_DYING, /* killed, not reaped yet */
+};
+
+struct job_queue {
+    struct device_job *head, **tail;
+};
+
+struct gate {
+    struct gate *next;
+    struct device_stream *stream; /* NULL: not in use */
+    uint32_t event, index, serial;
+    bool sent, opened;
+    struct device_gate gate;
+    zipcclResult_t result;
+    const char *why;
+};
+
+struct gate_queue {
+    struct gate *head, **tail;
+};
+
+struct worker {
+    struct device *device;
+    unsigned ordinal;
+    enum worker_state state;
+    struct worker_channel channel;
+    pid_t pid;
+    uint32_t generation; /* of processes; what another one had is gone */
+    uint32_t restarts, failed_starts;
+    bool known; /* its GPU is: uuid and name */
+    uint8_t uuid[DEVICE_UUID_BYTES];
+    char name[64];
+    uint64_t retry_ns, started_ns;
+    char cause[WORKER_TEXT_BYTES]; /* why this process ends, where that is known */
+    const char *why;               /* why the last one ended; NULL: none has */
+
+    struct job_queue waiting; /* not told yet */
+    struct device_job *jobs[WORKER_JOBS];
+    uint32_t idle_slots[WORKER_JOBS], nidle;
+    struct gate_queue gates; /* not told yet */
+
+    uint32_t calls, answered; /* numbers of the last call, and of the last reply */
+    struct worker_record reply;
+
+    uint32_t seen_head; /* of its ring, and since when */
+    uint64_t seen_ns;
+    uint64_t beat[WORKER_BEATS], beat_ns[WORKER_BEATS];
+};
+
+/* What jobs can name: memory of clients, and scratch. */
+struct memory {
+    struct range range; /* first */
+    struct memory *next;
+    enum device_memory_kind kind;
+    bool scratch;
+    struct worker *home; /* whose GPU it is; NULL: host memory */
+    uint32_t home_generation;
+    pid_t pid;
+    uint64_t process_start, id, offset;
+    int fd; /* of a memfd or VMM memory; scratch: the arena's, not its own */
+    uint8_t handle[DEVICE_IPC_BYTES];
+    uint32_t known[WORKER_MAX]; /* generation of each worker that has it */
+    unsigned refs;
+};
+
+struct extent {
+    size_t offset, bytes;
+};
+
+/* One memfd, of which blocks are cut; what is kept of a block lies outside, where no GPU writes. */
+struct scratch {
+    int fd;
+    uint8_t *base;
+    size_t bytes;
+    struct extent *gaps; /* by offset */
+    size_t ngaps, gaps_capacity;
+    struct memory *free[HOST_SIZE_CLASSES];
+    size_t kept_bytes;
+};
+
+struct device_stream {
+    struct worker *worker;
+    uint32_t generation;
+    uint64_t number;
+    unsigned n;
+};
+
+struct text {
+    struct text *next;
+    char text[WORKER_TEXT_BYTES];
+};
+
+struct device {
+    struct device_config config;
+    struct device *host; /* a device_host */
+    int epoll_fd, notify_fd, timer_fd;
+    uint64_t timer_ns; /* its interval; 0: off */
+    uint64_t timeout_ns;
+    unsigned nworkers;
+    bool looking;     /* poll is, and has not run yet what it finds */
+    bool discovering; /* the first worker tells what GPUs there are */
+    bool mps;
+    struct worker workers[WORKER_MAX];
+    struct ranges ranges;
+    struct memory *memories; /* of clients */
+    struct scratch scratch;
+    struct job_queue done; /* for poll */
+    struct gate_queue opened;
+    struct gate **gates; /* by index */
+    uint32_t ngates, gates_capacity;
+    struct gate *spare_gates;
+    uint64_t streams; /* numbers given */
+    struct text *texts;
+    unsigned ntexts;
+};
+
+uint64_t workers_now_ns(void);
+/* The same text, for as long as the device lives. */
+const char *workers_text(struct device *d, const char *text);
+void workers_notify(struct device *d); /* poll has something to do */
+
+/* jobs.c */
+void job_queue_init(struct job_queue *q);
+void job_queue_push(struct job_queue *q, struct device_job *job);
+struct device_job *job_queue_pop(struct job_queue *q);
+bool workers_submit(struct device *d, struct device_job *job);
+void worker_pump(struct worker *w);                                                /* tells it what waits and fits */
+const char *worker_job_done(struct worker *w, const struct worker_record *record); /* else what is wrong with it */
+void worker_jobs_fail(struct worker *w, const char *why);
+bool worker_jobs_any(const struct worker *w);
+
+/* streams.c */
+zipcclResult_t workers_stream_open(struct device *d, const uint8_t *uuid, const uint8_t *events, unsigned n,
+                                   struct device_stream **stream, const char **why);
+zipcclResult_t workers_stream_gate(struct device_stream *stream, unsigned i, const struct device_gate *gate);
+void workers_stream_close(struct device_stream *stream);
+void worker_gates_pump(struct worker *w);
+void worker_gate_opened(struct worker *w, const struct worker_record *record);
+bool worker_gates_any(const struct worker *w);
+void worker_gates_fail(struct worker *w, const char *why);
+void workers_gates_run(struct device *d);
+void workers_gates_free(struct device *d);
+
+/* memory.c */
+zipcclResult_t workers_import(struct device *d, const struct device_import *import, struct device_memory *out,
+                              const char **why);
+void workers_release(struct device *d, struct device_memory *memory);
+struct memory *memory_of(const struct device *d, const void *ptr);
+/* Tells the worker of it where it does not know; false: it dies. */
+bool memory_tell(struct worker *w, struct memory *m);
+/* All workers that know it forget it. */
+void memory_untell(struct device *d, struct memory *m);
+/* Why it cannot be used any more; NULL: it can. */
+const char *memory_dead(const struct memory *m);
+void workers_memory_free(struct device *d);
+
+/* scratch.c */
+bool scratch_open(struct device *d);
+void *workers_alloc(struct device *d, size_t bytes);
+void workers_free(struct device *d, void *ptr, size_t bytes);
+void scratch_close(struct device *d);
+
+/* supervise.c */
+/* Why what the process of that generation had is gone; NULL: it is not, or not yet: then it is not known why. */
+const char *worker_lost(const struct worker *w, uint32_t generation);
+struct worker *worker_of_uuid(struct device *d, const uint8_t *uuid);
+void worker_init(struct worker *w, struct device *d, unsigned ordinal);
+bool worker_spawn(struct worker *w);
+/* It is to end, for this reason. */
+void worker_kill(struct worker *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Reads what it says. */
+void worker_look(struct worker *w);
+/* Time has passed: reaps, starts again, finds what hangs. */
+void workers_tick(struct device *d);
+void workers_arm(struct device *d);
+/* A moment of its life, while nobody polls. */
+void worker_step(struct worker *w);
+/* Waits until it is up: a moment, since all wait here; else *why. */
+bool worker_await(struct worker *w, const char **why);
+void worker_close(struct worker *w);
+/* One that dies is waited for, for a moment: why it did, for a call that it did not answer. */
+const char *worker_end(struct worker *w);
+
+/* call.c */
+/* Reads what it says, and sleeps for at most so long where that is nothing. */
+void worker_wait(struct worker *w, int ms);
+/* Waits for room in its ring, for a bounded time; false: it dies. */
+bool worker_push(struct worker *w, const struct worker_record *record);
+/* Until the worker answers. Errors are those of the call, or of the worker's death. */
+zipcclResult_t worker_call(struct worker *w, struct worker_record *record, uint64_t ns, const char **why);
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A worker without a GPU, for tests of the daemon's side: it answers all calls, and does with jobs what the environment
+ * variable FAKE_WORKER says. What goes wrong does so for GPU 0 of two.
+ */
+#ifndef ZIPCCL_TESTS_FAKE_WORKER_H
+#define ZIPCCL_TESTS_FAKE_WORKER_H
+
+/* works, slot, sizes, result, ring, dies, stops, failed, unready, exits, refuses */
+#define FAKE_WORKER "FAKE_WORKER"
+
+int fake_worker_run(int fd);
+
+#endif

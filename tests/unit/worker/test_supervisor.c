@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The daemon's side of workers, with workers that die, stop, and lie: its own memory stays whole, jobs and gates end
+ * with a reason, the other GPU goes on, and a new worker takes what comes next. No GPU is wanted.
+ */
+#include <dirent.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/worker/worker.h"
+#include "fake_worker.h"
+#include "kernels/codec.h"
+
+#define COUNT      4096u
+#define TIMEOUT_MS 400u
+
+static struct device *g_device;
+static unsigned g_lost, g_up, g_done, g_opened;
+static zipcclResult_t g_gate_result;
+static const char *g_gate_why;
+
+static void heard(void *arg, const struct device_event *event) {
+    (void)arg;
+    assert_non_null(event->text);
+    g_lost += event->lost;
+    g_up += !event->lost;
+}
+
+static zipcclResult_t open_mode(const char *mode, const char **why) {
+    const struct device_config config = {
+        .workers = 1, .worker_program = "/proc/self/exe", .worker_timeout_ms = TIMEOUT_MS, .event = heard};
+    alarm(100); /* nothing here takes a second, unless it hangs */
+    g_lost = g_up = g_done = g_opened = 0;
+    assert_int_equal(setenv(FAKE_WORKER, mode, 1), 0);
+    return device_workers.open(&config, &g_device, why);
+}
+
+static void open_good(const char *mode) {
+    const char *why = "";
+    if (open_mode(mode, &why) != zipcclSuccess)
+        fail_msg("%s", why);
+}
+
+static struct device_memory import(unsigned gpu) {
+    static const uint8_t handle[DEVICE_IPC_BYTES];
+    static uint64_t id;
+    const uint8_t uuid[DEVICE_UUID_BYTES] = {(uint8_t)(gpu + 1)};
+    const struct device_import in = {.kind = DEVICE_MEMORY_CUDA_IPC,
+                                     .fd = -1,
+                                     .bytes = COUNT * 4,
+                                     .handle = handle,
+                                     .uuid = uuid,
+                                     .pid = 1,
+                                     .process_start = 1,
+                                     .id = ++id};
+    struct device_memory m;
+    const char *why = "";
+    if (device_workers.import(g_device, &in, &m, &why) != zipcclSuccess)
+        fail_msg("%s", why);
+    assert_true(device_workers.on_gpu(g_device, m.base));
+    return m;
+}
+
+static void job_done(struct device_job *job) {
+    (void)job;
+    g_done++;
+}
+
+/* Encodes memory of a GPU. True: it ended at once. */
+static bool submit(struct device_job *job, const struct device_memory *m, uint8_t *slot) {
+    const struct codec_sizes bound = codec_bound(zipcclCodecTier, zipcclFloat32, COUNT);
+    *job = (struct device_job){.work = DEVICE_ENCODE,
+                               .codec = zipcclCodecTier,
+                               .dtype = zipcclFloat32,
+                               .src = m->base,
+                               .dst = slot,
+                               .dst_dynamic = slot + bound.static_bytes,
+                               .count = COUNT,
+                               .done = job_done};
+    return device_workers.submit(g_device, job);
+}
+
+static void poll_until(const unsigned *count, unsigned n) {
+    struct pollfd p = {.fd = device_workers.fd(g_device), .events = POLLIN};
+    while (*count < n) {
+        (void)poll(&p, 1, 1000);
+        device_workers.poll(g_device);
+    }
+}
+
+static void gate_opened(const struct device_gate *gate, zipcclResult_t result, const char *why) {
+    (void)gate;
+    g_opened++;
+    g_gate_result = result;
+    g_gate_why = why;
+}
+
+static struct device_stream *open_stream(unsigned gpu) {
+    static const uint8_t events[5 * DEVICE_IPC_BYTES];
+    const uint8_t uuid[DEVICE_UUID_BYTES] = {(uint8_t)(gpu + 1)};
+    struct device_stream *stream;
+    const char *why = "";
+    if (device_workers.stream_open(g_device, uuid, events, 5, &stream, &why) != zipcclSuccess)
+        fail_msg("%s", why);
+    return stream;
+}
+
+/* What a worker of GPU 0 does is found out, and said; all else goes on. */
+static void lose(const char *mode, const char *says) {
+    struct device_job job;
+    const size_t room = COUNT * 16;
+    const struct device_gate gate = {.opened = gate_opened};
+    open_good(mode);
+    struct device_memory bad = import(0), good = import(1);
+    struct device_stream *stream = open_stream(0), *other = open_stream(1);
+    uint8_t *slot = device_workers.alloc(g_device, room);
+    assert_non_null(slot);
+    assert_int_equal(device_workers.stream_gate(stream, 4, &gate), zipcclSuccess);
+    assert_int_equal(device_workers.stream_gate(stream, 5, &gate), zipcclInvalidArgument);
+    assert_false(submit(&job, &bad, slot));
+    poll_until(&g_lost, 1);
+    if (strcmp(mode, "ring") != 0) { /* there it had done the job first */
+        poll_until(&g_done, 1);
+        assert_int_equal(job.result, zipcclUnhandledDeviceError);
+        assert_non_null(strstr(job.why, says));
+    }
+    poll_until(&g_opened, 1);
+    assert_int_equal(g_gate_result, zipcclUnhandledDeviceError);
+    assert_non_null(strstr(g_gate_why, says));
+    /* What it had is gone, at once and with the reason. */
+    assert_true(submit(&job, &bad, slot));
+    assert_int_equal(job.result, zipcclUnhandledDeviceError);
+    assert_non_null(strstr(job.why, says));
+    g_opened = 0;
+    assert_int_equal(device_workers.stream_gate(stream, 0, &gate), zipcclSuccess);
+    poll_until(&g_opened, 1);
+    assert_int_equal(g_gate_result, zipcclUnhandledDeviceError);
+    /* The other GPU has heard nothing of it. */
+    g_done = g_opened = 0;
+    assert_false(submit(&job, &good, slot));
+    poll_until(&g_done, 1);
+    assert_int_equal(job.result, zipcclSuccess);
+    assert_int_equal(device_workers.stream_gate(other, 0, &gate), zipcclSuccess);
+    poll_until(&g_opened, 1);
+    assert_int_equal(g_gate_result, zipcclSuccess);
+    /* A new worker takes what is new. */
+    assert_int_equal(setenv(FAKE_WORKER, "works", 1), 0);
+    if (g_up == 0) {
+        struct device_gpu gpu;
+        assert_true(device_workers.gpu(g_device, 0, &gpu) && gpu.restarts == 1);
+    }
+    struct device_memory fresh = import(0);
+    device_workers.stream_close(stream);
+    device_workers.stream_close(other);
+    device_workers.release(g_device, &bad);
+    device_workers.release(g_device, &good);
+    device_workers.release(g_device, &fresh);
+    device_workers.free(g_device, slot, room);
+    device_workers.close(g_device);
+}
+
+static void test_dies(void **state) {
+    (void)state;
+    lose("dies", "ended with code 7");
+}
+
+static void test_failed(void **state) {
+    (void)state;
+    lose("failed", "GPU 0 is broken");
+}
+
+static void test_stops(void **state) {
+    (void)state;
+    lose("stops", "stuck");
+}
+
+static void test_lies(void **state) {
+    (void)state;
+    lose("slot", "nonsense");
+    lose("sizes", "nonsense");
+    lose("result", "nonsense");
+    lose("ring", "broken ring");
+}
+
+/* An error of a job alone; its text has no end. */
+static void test_refuses(void **state) {
+    struct device_job job;
+    (void)state;
+    open_good("refuses");
+    struct device_memory m = import(0);
+    uint8_t *slot = device_workers.alloc(g_device, COUNT * 16);
+    assert_false(submit(&job, &m, slot));
+    poll_until(&g_done, 1);
+    assert_int_equal(job.result, zipcclInvalidArgument);
+    assert_true(strlen(job.why) > 100 && job.why[strspn(job.why, "x")] == '\0');
+    assert_int_equal(g_lost, 0);
+    device_workers.free(g_device, slot, COUNT * 16);
+    device_workers.release(g_device, &m);
+    device_workers.close(g_device);
+}
+
+static void test_start(void **state) {
+    const char *why = "";
+    (void)state;
+    assert_int_equal(open_mode("unready", &why), zipcclInvalidUsage);
+    assert_string_equal(why, "no GPU: none here");
+    assert_int_equal(open_mode("exits", &why), zipcclUnhandledDeviceError);
+    assert_non_null(strstr(why, "code 9"));
+}
+
+static unsigned count_fds(void) {
+    unsigned n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* Scratch keeps its addresses apart, and gives back what is too much; nothing is left of a device. */
+static void test_scratch(void **state) {
+    enum { N = 40 };
+    uint8_t *blocks[N];
+    (void)state;
+    unsigned fds = count_fds();
+    open_good("works");
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < N; i++) {
+            size_t bytes = (size_t)(i * 7919 % 50 + 1) * 3000 + round;
+            blocks[i] = device_workers.alloc(g_device, bytes);
+            assert_non_null(blocks[i]);
+            assert_int_equal((uintptr_t)blocks[i] % 4096, 0);
+            assert_false(device_workers.on_gpu(g_device, blocks[i]));
+            memset(blocks[i], (int)i, bytes);
+        }
+        for (unsigned i = 0; i < N; i++) {
+            size_t bytes = (size_t)(i * 7919 % 50 + 1) * 3000 + round;
+            assert_int_equal(blocks[i][0], i);
+            assert_int_equal(blocks[i][bytes - 1], i);
+            device_workers.free(g_device, blocks[i], bytes);
+        }
+    }
+    uint64_t encode = 0, decode = 0;
+    assert_true(device_workers.measure(g_device, &encode, &decode));
+    assert_int_equal(encode, 5000000);
+    assert_int_equal(decode, 6000000);
+    device_workers.close(g_device);
+    assert_int_equal(count_fds(), fds);
+}
+
+int main(int argc, char **argv) {
+    int fd;
+    if (argc == 2 && sscanf(argv[1], "--worker=%d", &fd) == 1)
+        return fake_worker_run(fd);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dies),    cmocka_unit_test(test_failed),
+                                       cmocka_unit_test(test_stops),   cmocka_unit_test(test_lies),
+                                       cmocka_unit_test(test_refuses), cmocka_unit_test(test_start),
+                                       cmocka_unit_test(test_scratch)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
