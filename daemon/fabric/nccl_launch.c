@@ -76,16 +76,16 @@ static void put_event(struct nccl_launcher *l, cudaEvent_t event) {
         (void)l->library->cudaEventDestroy(event);
 }
 
-/* Whether the GPU works. An error that stays comes again. */
-static bool is_able(struct nccl_launcher *l) {
-    for (unsigned i = 0; i < 2; i++) {
-        nccl_launcher_streams(l);
-        cudaError_t error = l->stream ? l->library->cudaStreamQuery(l->stream) : cudaErrorNoDevice;
+/* Whether the GPU works: success, or no streams, or an error that stays, which comes again. */
+static zipcclResult_t look(struct nccl_launcher *l) {
+    nccl_launcher_streams(l);
+    for (unsigned i = 0; i < 2 && l->stream; i++) {
+        cudaError_t error = l->library->cudaStreamQuery(l->stream);
         if (error == cudaSuccess || error == cudaErrorNotReady)
-            return true;
+            return zipcclSuccess;
         (void)l->library->cudaGetLastError();
     }
-    return false;
+    return l->stream ? zipcclUnhandledDeviceError : zipcclSystemError;
 }
 
 /* ---- the life of a communicator ---- */
@@ -328,7 +328,9 @@ static bool end_copies(struct nccl_launcher *l) {
 
 static zipcclResult_t make_id(struct nccl_launcher *l, struct nccl_task *task) {
     ncclUniqueId unique = {0};
-    zipcclResult_t result = is_able(l) ? result_of(l->library->ncclGetUniqueId(&unique)) : zipcclSystemError;
+    zipcclResult_t result = look(l);
+    if (result == zipcclSuccess)
+        result = result_of(l->library->ncclGetUniqueId(&unique));
     memcpy(&task->answer.unique, &unique, sizeof(unique));
     return result;
 }
@@ -341,7 +343,7 @@ void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task) {
         nccl_task_answer(l, task, make_id(l, task));
         return;
     case NCCL_LOOK:
-        nccl_task_answer(l, task, is_able(l) ? zipcclSuccess : zipcclSystemError);
+        nccl_task_answer(l, task, look(l));
         return;
     case NCCL_MAKE:
         if (!l->stream || comm || !add_comm(l, command))

@@ -25,7 +25,7 @@ struct nccl_unique {
 
 enum nccl_what {
     NCCL_MAKE_ID, /* a unique id; fails where the GPU has failed */
-    NCCL_LOOK,    /* whether the GPU works */
+    NCCL_LOOK,    /* whether the GPU works; zipcclUnhandledDeviceError: it has an error that stays */
     NCCL_MAKE,    /* a communicator: this GPU is its rank `rank` of nranks */
     NCCL_LAUNCH,  /* ops, as one group */
     NCCL_COPY,    /* op 1, host memory, to op 0 */

@@ -132,7 +132,7 @@ void process_ops(struct process *p, const struct worker_record *r) {
 
 /* The GPU works no more: the process is of no use then. */
 static void end_if_unable(struct process *p, const struct nccl_answer *answer) {
-    if (answer->what != NCCL_LOOK || answer->result == zipcclSuccess)
+    if (answer->what != NCCL_LOOK || answer->result != zipcclUnhandledDeviceError)
         return;
     process_failed(p, "NCCL's launching side finds the GPU failed");
 }

@@ -140,9 +140,8 @@ static void check_told(struct e2e *e, const char *command, ...) {
 }
 
 /* A worker is lost while both GPUs work, by what `harm` does to it. */
-static void lose(struct e2e *e, void (*harm)(struct e2e *e), const char *why) {
-    static const struct work first = {0, zipcclCodecTier, 0}, second = {1, zipcclCodecRaw, 0},
-                             next = {0, zipcclCodecTier, 10};
+static void lose(struct e2e *e, zipcclCodec_t codec, void (*harm)(struct e2e *e), const char *why) {
+    const struct work first = {0, codec, 0}, second = {1, zipcclCodecRaw, 0}, next = {0, codec, 10};
     struct e2e_group a, b;
     pid_t lost = worker_of(e, 0, 0), other = worker_of(e, 0, 1);
     e2e_start(e, &a, "01", work_rank, &first);
@@ -169,9 +168,17 @@ static void harm_kill(struct e2e *e) {
 static void case_killed(struct e2e *e) {
     e2e_set(e, "device=cuda");
     e2e_daemons(e, 2);
-    lose(e, harm_kill, "killed by signal 9");
+    lose(e, zipcclCodecTier, harm_kill, "killed by signal 9");
 }
 E2E_CASE(killed, 100)
+
+/* All that the GPUs do there is to send and to receive: by NCCL, where it is. */
+static void case_killed_raw(struct e2e *e) {
+    e2e_set(e, "device=cuda");
+    e2e_daemons(e, 2);
+    lose(e, zipcclCodecRaw, harm_kill, "killed by signal 9");
+}
+E2E_CASE(killed_raw, 100)
 
 static void write_rule(const struct e2e *e, const char *rule) {
     char path[96];
@@ -196,7 +203,7 @@ static void case_fault(struct e2e *e) {
     e2e_daemon_start(e, 0);
     unsetenv("ZIPCCL_STANDIN_FAIL_FILE"); /* of the first daemon alone */
     e2e_daemon_start(e, 1);
-    lose(e, harm_fault, "illegal memory access");
+    lose(e, zipcclCodecTier, harm_fault, "illegal memory access");
 }
 E2E_CASE(fault, 100)
 
@@ -281,9 +288,9 @@ static void case_again(struct e2e *e) {
 E2E_CASE(again, 100)
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed), cmocka_unit_test(test_fault),
-                                       cmocka_unit_test(test_stuck), cmocka_unit_test(test_orphans),
-                                       cmocka_unit_test(test_again)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed),  cmocka_unit_test(test_killed_raw),
+                                       cmocka_unit_test(test_fault),   cmocka_unit_test(test_stuck),
+                                       cmocka_unit_test(test_orphans), cmocka_unit_test(test_again)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
