@@ -72,6 +72,8 @@ static const char *check_rank(uint32_t rank, uint32_t nranks) {
 static const char *check_comm_init(const Zipccl__CommInit *m) {
     if (m->unique_id.len != UNIQUE_ID_BYTES)
         return "the unique id has the wrong size";
+    if (m->device.len != 0 && m->device.len != UUID_BYTES)
+        return "the device's UUID has the wrong size";
     return check_rank(m->rank, m->nranks);
 }
 

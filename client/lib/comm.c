@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "client/lib/collective.h"
+#include "client/lib/cuda.h"
 #include "client/lib/internal.h"
 #include "zipccl.pb-c.h"
 
@@ -123,7 +124,7 @@ static void comm_free(struct zipcclComm *c) {
 zipcclResult_t comm_join(struct session *s, const char *name, zipcclComm_t *comm, int nranks, const zipcclUniqueId *id,
                          int rank) {
     Zipccl__CommInit m = ZIPCCL__COMM_INIT__INIT;
-    uint8_t bytes[sizeof id->internal];
+    uint8_t bytes[sizeof id->internal], uuid[CUDA_UUID_BYTES];
     struct call call;
     struct zipcclComm *c = calloc(1, sizeof *c);
     if (!c)
@@ -142,6 +143,8 @@ zipcclResult_t comm_join(struct session *s, const char *name, zipcclComm_t *comm
     memset(&call, 0, sizeof call);
     call.comm = c;
     (void)pthread_mutex_lock(&client_lock);
+    if (cuda_current(s, uuid))
+        m.device = (ProtobufCBinaryData){sizeof uuid, uuid};
     s->refs++;
     c->session = s;
     comm_link(c);

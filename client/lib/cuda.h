@@ -46,6 +46,8 @@ struct cuda_stream {
 };
 
 /* cuda_stream.c */
+/* The GPU that is current in this thread. False: none is, or the daemon has nothing to do with GPUs. */
+bool cuda_current(const struct session *s, unsigned char uuid[CUDA_UUID_BYTES]);
 /* Before anything of a batch is done; `ahead` batches of the same call use the stream too. May drop the lock. */
 ZIPCCL_MUST_CHECK zipcclResult_t cuda_begin(struct batch *b, unsigned ahead);
 /* Copies in the stream. */

@@ -321,6 +321,15 @@ void cuda_stream_free(struct cuda_stream *t) {
     free(t);
 }
 
+bool cuda_current(const struct session *s, unsigned char uuid[CUDA_UUID_BYTES]) {
+    const char *why;
+    const struct cuda_api *api = s->info.features & WIRE_FEATURE_CUDA ? cuda_api_load(&why) : NULL;
+    cuda_context_t context = NULL;
+    int device;
+    return api && api->ctx_get_current(&context) == CUDA_OK && context && api->ctx_get_device(&device) == CUDA_OK &&
+           api->device_get_uuid(uuid, device) == CUDA_OK;
+}
+
 /* What the GPU and its driver have to give. */
 static zipcclResult_t set_up(struct cuda_stream *t) {
     int device = 0, e = t->api->ctx_get_current(&t->context);

@@ -194,8 +194,8 @@ void comm_fail(struct comm *c, struct peer_link *origin, zipcclResult_t result, 
     comm_ops_fail(c);
     comm_answer_leaving(c);
     /* Also where nothing runs here: other nodes may wait with messages of the next operation. */
-    if (d->fabric_ops != NULL && c->nnodes != 1)
-        d->fabric_ops->abort(d->fabric, c->key);
+    if (c->exec != NULL)
+        exec_comm_abort(c->exec);
 }
 
 /* The rank's destroy is answered; its handle is gone. */

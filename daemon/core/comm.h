@@ -117,6 +117,7 @@ struct comm_node {
     char listen[112];
     uint8_t *fabric;
     size_t fabric_bytes;
+    char fabric_name[8];
     uint64_t link_rate_bits, encode_bps, decode_bps;
     uint32_t chunk_bytes;
     bool ready;
@@ -152,6 +153,7 @@ struct comm {
 
     struct comm_member **members; /* local ranks; by rank once connecting */
     uint32_t nmembers, present;   /* present: not gone, not left */
+    uint32_t gpus;                /* of them: a bit each, by CUDA's numbers here */
     struct comm_rank *ranks;      /* nranks */
     uint32_t nin, nleft;
     struct comm_node *nodes;

@@ -148,7 +148,7 @@ void comm_connect_apply(struct comm *c, const Zipccl__Peer__PeerTable *m) {
         }
     }
     zipcclResult_t rc = exec_comm_new(d->executor, comm_secret_number(m->secret.data), c->node, &c->topology, c->peers,
-                                      m->chunk_bytes, &c->exec);
+                                      m->chunk_bytes, c->gpus, &c->exec);
     if (rc != zipcclSuccess) {
         c->exec = NULL;
         comm_fail(c, NULL, rc, "node %s cannot set up the communicator: %s", d->config.node_name, result_string(rc));

@@ -187,6 +187,7 @@ static uint32_t join_node(struct comm *c, const struct join_request *r) {
         n->encode_bps = r->wire->encode_bps;
         n->decode_bps = r->wire->decode_bps;
         n->chunk_bytes = r->wire->chunk_bytes;
+        snprintf(n->fabric_name, sizeof n->fabric_name, "%s", r->wire->fabric_name);
         if (!join_copy(&n->fabric, &n->fabric_bytes, r->wire->fabric.data, r->wire->fabric.len))
             return COMM_NO_NODE;
         r->link->ncomms++;
@@ -200,10 +201,29 @@ static uint32_t join_node(struct comm *c, const struct join_request *r) {
         n->encode_bps = d->encode_bps;
         n->decode_bps = d->decode_bps;
         n->chunk_bytes = (uint32_t)d->config.chunk_bytes;
+        snprintf(n->fabric_name, sizeof n->fabric_name, "%s", d->fabric_ops != NULL ? d->fabric_ops->name : "");
         if (!join_copy(&n->fabric, &n->fabric_bytes, address, bytes))
             return COMM_NO_NODE;
     }
     return c->nnodes++;
+}
+
+/* False, with the communicator failed: two nodes would not understand each other. One with none is told elsewhere. */
+static bool join_same_fabric(struct comm *c) {
+    const struct comm_node *first = NULL;
+    for (uint32_t i = 0; i < c->nnodes; i++) {
+        const struct comm_node *n = &c->nodes[i];
+        if (n->fabric_bytes == 0)
+            continue;
+        first = first != NULL ? first : n;
+        if (strcmp(n->fabric_name, first->fabric_name) == 0)
+            continue;
+        comm_fail(c, NULL, zipcclInvalidUsage,
+                  "node %s sends by %s and node %s by %s: set the same fabric in the configuration of both",
+                  first->name, first->fabric_name, n->name, n->fabric_name);
+        return false;
+    }
+    return true;
 }
 
 /* All ranks are there: puts the nodes in the order of their least rank, tells all, and takes part. */
@@ -232,6 +252,8 @@ static void join_complete(struct comm *c) {
         c->ranks[r].node = *p;
     }
     memcpy(c->nodes, sorted, c->nnodes * sizeof *sorted);
+    if (!join_same_fabric(c))
+        goto out;
     table.key = c->key;
     table.encode_bps = table.decode_bps = UINT64_MAX;
     table.chunk_bytes = UINT32_MAX;
@@ -393,6 +415,10 @@ void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
         c->ranks[m->rank].node = COMM_NO_NODE;
         c->nin++;
     }
+    int gpu = m->device.len == DEVICE_UUID_BYTES && d->device_ops->gpu_number != NULL
+                  ? d->device_ops->gpu_number(d->device, m->device.data)
+                  : -1;
+    c->gpus |= gpu >= 0 && gpu < 32 ? 1u << gpu : 0;
     struct comm_member *member = comm_member_new(c, s, m->rank, reply);
     if (member == NULL) {
         session_error(s, reply, zipcclLimitExceeded, "this session has %u communicators, the most that are allowed",

@@ -15,7 +15,7 @@
 #define DAY         (86400ull * SECONDS)
 
 static const char *const config_devices[] = {"auto", "host", "cuda", NULL};
-static const char *const config_fabrics[] = {"ucx", "none", NULL};
+static const char *const config_fabrics[] = {"auto", "ucx", "nccl", "none", NULL};
 static const char *const config_auths[] = {"auto", "key", "none", NULL};
 static const char *const config_codecs[] = {"auto", "raw", "top7", "tier", NULL};
 static const char *const config_arms[] = {"auto", "hierarchical", "flat", "ring", NULL};
@@ -75,8 +75,10 @@ const struct config_key config_keys[] = {
     {"busy_poll", CONFIG_UINT, "50", 0, SPIN_MAX_US, NULL, FIELD(busy_poll), true,
      "Microseconds for which the daemon looks for the next request before it sleeps. Only while requests follow each\n"
      "other about as fast, and others want the processor little: an idle daemon uses none. 0: it sleeps at once."},
-    {"fabric", CONFIG_CHOICE, "ucx", 0, 0, config_fabrics, FIELD(fabric), false,
-     "How data travels between nodes. none: this daemon serves communicators of one node alone."},
+    {"fabric", CONFIG_CHOICE, "auto", 0, 0, config_fabrics, FIELD(fabric), false,
+     "How data travels between nodes, the same on all of them. nccl: values in GPU memory by NCCL, all else by UCX.\n"
+     "auto: nccl where the device is a GPU and the library is found, else ucx. none: this daemon serves communicators\n"
+     "of one node alone."},
     {"ucx_tls", CONFIG_STRING, "", 0, 0, NULL, FIELD(ucx_tls), false, "UCX_TLS. Empty: UCX chooses."},
     {"ucx_net_devices", CONFIG_STRING, "", 0, 0, NULL, FIELD(ucx_net_devices), false,
      "UCX_NET_DEVICES. Empty: all devices."},

@@ -193,6 +193,31 @@ static zipcclResult_t daemon_open_device(struct daemon *d) {
     return daemon_watch(d, &d->device_poll, d->device_ops->fd(d->device), daemon_device_ready);
 }
 
+/* Opens the NCCL fabric where it is asked for or fits the device. Success with no fabric: another one is to be taken.
+ */
+static zipcclResult_t daemon_open_nccl(struct daemon *d, const struct fabric_config *config) {
+    bool wanted = strcmp(d->config.fabric, "nccl") == 0;
+    if (!wanted && (strcmp(d->config.fabric, "auto") != 0 || strcmp(d->device_ops->name, "cuda") != 0))
+        return zipcclSuccess;
+    const char *why = "this zipccld was built without NCCL";
+    zipcclResult_t rc = zipcclInvalidUsage;
+#ifdef ZIPCCL_HAVE_NCCL
+    rc = fabric_nccl.open(config, &d->fabric, &why);
+    if (rc == zipcclSuccess) {
+        d->fabric_ops = &fabric_nccl;
+        return zipcclSuccess;
+    }
+#else
+    (void)config;
+#endif
+    if (wanted) {
+        log_error("cannot open the nccl fabric: %s (fabric = auto takes ucx then; result=%d)", why, (int)rc);
+        return rc;
+    }
+    log_warn("the nccl fabric is not there: %s; the ucx fabric is taken", why);
+    return zipcclSuccess;
+}
+
 static zipcclResult_t daemon_open_fabric(struct daemon *d) {
     const struct config *c = &d->config;
     const char *why = "";
@@ -203,18 +228,24 @@ static zipcclResult_t daemon_open_fabric(struct daemon *d) {
     (void)why;
     return zipcclInvalidUsage;
 #else
+    const struct nccl_gpus gpus = {&nccl_gpus_workers, d->device};
     struct fabric_config config = {
         .tls = c->ucx_tls[0] != '\0' ? c->ucx_tls : NULL,
         .net_devices = c->ucx_net_devices[0] != '\0' ? c->ucx_net_devices : NULL,
         .link_rate_bits = c->link_rate,
+        .gpus = d->device_ops == &device_workers ? &gpus : NULL,
     };
-    zipcclResult_t rc = fabric_ucx.open(&config, &d->fabric, &why);
+    zipcclResult_t rc = daemon_open_nccl(d, &config);
+    if (rc == zipcclSuccess && d->fabric_ops == NULL) {
+        rc = fabric_ucx.open(&config, &d->fabric, &why);
+        d->fabric_ops = rc == zipcclSuccess ? &fabric_ucx : NULL;
+        if (rc != zipcclSuccess)
+            log_error("cannot open the ucx fabric: %s (fabric = none serves one node alone; result=%d)", why, (int)rc);
+    }
     if (rc != zipcclSuccess) {
         d->fabric = NULL;
-        log_error("cannot open the ucx fabric: %s (fabric = none serves one node alone; result=%d)", why, (int)rc);
         return rc;
     }
-    d->fabric_ops = &fabric_ucx;
     return daemon_watch(d, &d->fabric_poll, d->fabric_ops->fd(d->fabric), daemon_fabric_ready);
 #endif
 }

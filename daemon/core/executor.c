@@ -59,7 +59,7 @@ void exec_work_put(struct executor *e, struct exec_work *work) {
 
 zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t node,
                              const struct plan_topology *topology, struct fabric_peer *const *peers,
-                             uint64_t chunk_bytes, struct exec_comm **comm) {
+                             uint64_t chunk_bytes, uint32_t gpus, struct exec_comm **comm) {
     *comm = NULL;
     if (topology->nnodes == 0 || node >= topology->nnodes ||
         (topology->nnodes > 1 && (!executor->config.fabric_ops || !peers)))
@@ -84,6 +84,14 @@ zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t n
     for (uint32_t i = 0; peers && i < topology->nnodes; i++)
         c->peers[i] = peers[i];
     c->topology = (struct plan_topology){topology->nranks, topology->nnodes, c->rank_node};
+    const struct fabric_ops *fabric = topology->nnodes > 1 ? executor->config.fabric_ops : NULL;
+    const struct fabric_join join = {
+        .comm = key, .node = node, .nnodes = topology->nnodes, .gpus = gpus, .peers = peers};
+    zipcclResult_t result = fabric && fabric->join ? fabric->join(executor->config.fabric, &join) : zipcclSuccess;
+    if (result) {
+        exec_comm_free(c);
+        return result;
+    }
     *comm = c;
     return zipcclSuccess;
 }
@@ -186,12 +194,15 @@ void exec_op_failf(struct exec_op *op, zipcclResult_t result, int node, const ch
     va_start(ap, format);
     vsnprintf(op->text, sizeof(op->text), format, ap);
     va_end(ap);
-    struct exec_comm *comm = op->comm;
     exec_local_drop(op);
-    if (comm->topology.nnodes > 1 && !comm->aborted) {
-        comm->aborted = true;
-        comm->executor->config.fabric_ops->abort(comm->executor->config.fabric, comm->key);
-    }
+    exec_comm_abort(op->comm);
+}
+
+void exec_comm_abort(struct exec_comm *comm) {
+    if (comm->topology.nnodes < 2 || comm->aborted)
+        return;
+    comm->aborted = true;
+    comm->executor->config.fabric_ops->abort(comm->executor->config.fabric, comm->key);
 }
 
 void exec_op_fail(struct exec_op *op, zipcclResult_t result, const char *text) {

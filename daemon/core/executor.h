@@ -40,10 +40,13 @@ ZIPCCL_MUST_CHECK zipcclResult_t executor_new(const struct executor_config *conf
 /* No exec_comm may be left. After the fabric is closed and before the device is: a probe may still own memory. */
 void executor_free(struct executor *executor);
 
-/* One communicator on this node. peers[i] is node i's endpoint (own index: NULL); topology is copied. Caches plans. */
+/* One communicator on this node. peers[i] is node i's endpoint (own index: NULL); topology is copied. gpus: a bit for
+ * each GPU of this node that its ranks use. Caches plans. */
 ZIPCCL_MUST_CHECK zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t node,
                                                const struct plan_topology *topology, struct fabric_peer *const *peers,
-                                               uint64_t chunk_bytes, struct exec_comm **comm);
+                                               uint64_t chunk_bytes, uint32_t gpus, struct exec_comm **comm);
+/* Ends what it has on the fabric: its messages, also those of other nodes for it, and its probe. */
+void exec_comm_abort(struct exec_comm *comm);
 /* No exec_op may be left. Makes the fabric forget the communicator. Does not disconnect peers. */
 void exec_comm_free(struct exec_comm *comm);
 

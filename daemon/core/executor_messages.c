@@ -2,8 +2,9 @@
  *
  * How sends and receives start and end.
  *
- * Coded chunks lie in scratch, which the fabric can use. Values in a GPU's memory pass through a piece of scratch of
- * their own (a bounce): copied there before they are sent, and from there when they have come.
+ * Coded chunks lie in scratch, which the fabric can use. Values where the fabric cannot get them, as in a GPU's memory,
+ * pass through a piece of scratch of their own (a bounce): copied there before they are sent, and from there when they
+ * have come.
  */
 #include "daemon/core/executor_impl.h"
 
@@ -13,13 +14,23 @@
 
 #define HEADER_HAS_HASH 1u
 
+/* What the fabric knows of a failure, as the end of a text. */
+static const char *reason(const struct exec_op *op, const char **colon) {
+    const struct executor_config *config = &op->comm->executor->config;
+    const char *why = config->fabric_ops->why ? config->fabric_ops->why(config->fabric, op->comm->key) : NULL;
+    *colon = why ? ": " : "";
+    return why ? why : "";
+}
+
 static void send_done(struct fabric_send *send, zipcclResult_t result) {
     struct exec_work *work = send->arg;
     struct exec_op *op = work->op;
     uint32_t peer = exec_step_of(work)->peer;
+    const char *colon, *why = result ? reason(op, &colon) : "";
     char name[64];
     if (result)
-        exec_op_failf(op, result, (int)peer, "%s: sending to node %u fails", exec_step_name(work, name), peer);
+        exec_op_failf(op, result, *why ? -1 : (int)peer, "%s: sending to node %u fails%s%s", exec_step_name(work, name),
+                      peer, colon, why);
     else
         op->result.wire_bytes += send->iov[0].bytes + send->iov[1].bytes;
     exec_work_end(work, result == zipcclSuccess);
@@ -80,9 +91,14 @@ static void finish_to_send(struct exec_work *work) {
 }
 EXEC_JOB_DONE(to_send_done, finish_to_send)
 
-static bool on_gpu(const struct exec_op *op, const void *values) {
+/* Whether values have to pass through a bounce: the fabric does not take them from where they lie, or they lie in a
+ * GPU's memory and are hashed. */
+static bool needs_bounce(const struct exec_op *op, const void *values) {
     const struct executor_config *config = &op->comm->executor->config;
-    return config->device_ops->on_gpu && config->device_ops->on_gpu(config->device, values);
+    bool on_gpu = config->device_ops->on_gpu && config->device_ops->on_gpu(config->device, values);
+    if (!config->fabric_ops->takes || (on_gpu && config->verify))
+        return on_gpu;
+    return !config->fabric_ops->takes(config->fabric, op->comm->key, values);
 }
 
 /* False, with the operation failed: no memory. */
@@ -108,7 +124,7 @@ static void send_values(struct exec_work *work, const uint8_t *values) {
     struct exec_op *op = work->op;
     bool verify = op->comm->executor->config.verify;
     size_t bytes = exec_count(op, exec_step_of(work)) * exec_item_of(work)->value_bytes;
-    if (on_gpu(op, values)) {
+    if (needs_bounce(op, values)) {
         if (!take_bounce(work, bytes)) {
             exec_work_end(work, false);
             return;
@@ -210,19 +226,21 @@ static void recv_done(struct fabric_recv *recv, zipcclResult_t result) {
     struct exec_work *work = recv->arg;
     struct exec_op *op = work->op;
     const struct plan_step *st = exec_step_of(work);
+    const char *colon, *why;
     char name[64];
     if (result == zipcclSuccess) {
         if (finish_recv(work))
             exec_op_run(op);
         return;
     }
+    why = reason(op, &colon);
     /* Too long: most likely another operation. */
     if (result != zipcclLimitExceeded || exec_check_message(op, st, &recv->header, recv->bytes))
-        exec_op_failf(op, result == zipcclLimitExceeded ? zipcclCorruptData : result, (int)st->peer,
-                      result == zipcclRemoteError ? "%s: node %u is gone (chunk %u of rank %u)"
-                      : result == zipcclAborted   ? "%s: aborted while waiting for node %u (chunk %u of rank %u)"
-                                                  : "%s: receiving from node %u fails (chunk %u of rank %u)",
-                      exec_step_name(work, name), st->peer, st->tag, st->rank);
+        exec_op_failf(op, result == zipcclLimitExceeded ? zipcclCorruptData : result, *why ? -1 : (int)st->peer,
+                      result == zipcclRemoteError ? "%s: node %u is gone (chunk %u of rank %u)%s%s"
+                      : result == zipcclAborted   ? "%s: aborted while waiting for node %u (chunk %u of rank %u)%s%s"
+                                                  : "%s: receiving from node %u fails (chunk %u of rank %u)%s%s",
+                      exec_step_name(work, name), st->peer, st->tag, st->rank, colon, why);
     exec_work_end(work, false);
     exec_op_run(op);
 }
@@ -247,7 +265,7 @@ static bool set_target(struct exec_work *work, struct fabric_recv *recv) {
     } else if (st->count > 0) {
         recv->buffer = exec_values(op, st->dst);
         recv->capacity = st->count * op->items[st->item].value_bytes;
-        if (!op->failed && on_gpu(op, recv->buffer)) {
+        if (!op->failed && needs_bounce(op, recv->buffer)) {
             if (!take_bounce(work, recv->capacity))
                 return false;
             recv->buffer = work->bounce;

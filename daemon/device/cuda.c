@@ -77,6 +77,14 @@ struct cuda_gpu *cuda_gpu_of_uuid(struct device *d, const uint8_t *uuid) {
     return NULL;
 }
 
+int cuda_gpu_number(const struct device *d, const uint8_t *uuid) {
+    for (unsigned i = 0; i < d->ngpus; i++) {
+        if (memcmp(d->gpus[i].uuid, uuid, DEVICE_UUID_BYTES) == 0)
+            return d->gpus[i].ordinal;
+    }
+    return -1;
+}
+
 zipcclResult_t cuda_gpu_ready(struct cuda_gpu *gpu, const char **why) {
     int least = 0, greatest = 0;
     *why = gpu->why;
@@ -367,6 +375,8 @@ static const struct device_ops device_cuda = {
     .describe = cuda_describe,
     .heartbeat = cuda_heartbeat,
     .on_gpu = cuda_on_gpu,
+    .reach = cuda_reach,
+    .gpu_number = cuda_gpu_number,
     .stream_open = cuda_stream_open,
     .stream_gate = cuda_stream_gate,
     .stream_close = cuda_stream_close,

@@ -134,6 +134,7 @@ struct device {
 
 /* cuda.c */
 struct cuda_gpu *cuda_gpu_of_uuid(struct device *d, const uint8_t *uuid);
+int cuda_gpu_number(const struct device *d, const uint8_t *uuid);
 /* Makes its lanes, at its first use. Else *why. */
 ZIPCCL_MUST_CHECK zipcclResult_t cuda_gpu_ready(struct cuda_gpu *gpu, const char **why);
 /* Whether an error of a call is one that stays; then the GPU counts as failed, with this text. */

@@ -162,6 +162,10 @@ struct device_ops {
     /* What follows is NULL where all memory is the host's. */
     /* Whether an address lies in memory that the processor and the fabric cannot touch. */
     bool (*on_gpu)(const struct device *device, const void *ptr);
+    /* Makes imported memory one that GPUs reach, where it is the host's. False: it cannot be. */
+    bool (*reach)(struct device *device, const void *ptr);
+    /* The number that CUDA gives the GPU `uuid` here; -1: it is not here. */
+    int (*gpu_number)(const struct device *device, const uint8_t *uuid);
     /* A client's stream of the GPU `uuid`: n IPC event handles, one behind the other. */
     ZIPCCL_MUST_CHECK zipcclResult_t (*stream_open)(struct device *device, const uint8_t *uuid, const uint8_t *events,
                                                     unsigned n, struct device_stream **stream, const char **why);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fabric seam: messages between daemons. `ucx` runs on UCX active messages.
+ * The fabric seam: messages between daemons. `ucx` runs on UCX active messages; `nccl` moves values in memory of a GPU
+ * by NCCL, and all else by ucx.
  *
  * All functions are called on the loop thread. Progress happens on a thread of the fabric's own; fabric poll, called
  * when fd is readable, runs the callbacks on the loop thread. A message waits at its sender (rendezvous) or in the
@@ -92,10 +93,21 @@ struct fabric_recv {
     void *internal[6];
 };
 
+struct nccl_gpus;
+
 struct fabric_config {
-    const char *tls;         /* UCX_TLS, NULL: UCX's own choice */
-    const char *net_devices; /* UCX_NET_DEVICES, NULL: all */
-    uint64_t link_rate_bits; /* bits a second that this node may send to all others together; 0: uncapped */
+    const char *tls;              /* UCX_TLS, NULL: UCX's own choice */
+    const char *net_devices;      /* UCX_NET_DEVICES, NULL: all */
+    uint64_t link_rate_bits;      /* bits a second that this node may send to all others together; 0: uncapped */
+    const struct nccl_gpus *gpus; /* for nccl: nccl_launch.h; copied */
+};
+
+/* A communicator that is made, on all its nodes. */
+struct fabric_join {
+    uint64_t comm;
+    uint32_t node, nnodes;            /* this one's index */
+    uint32_t gpus;                    /* a bit for each GPU of this node that its ranks use, as CUDA numbers them */
+    struct fabric_peer *const *peers; /* own: not used */
 };
 
 struct fabric_ops {
@@ -108,11 +120,19 @@ struct fabric_ops {
     ZIPCCL_MUST_CHECK zipcclResult_t (*connect)(struct fabric *fabric, const void *address, size_t bytes,
                                                 const struct fabric_tokens *tokens, struct fabric_peer **peer);
     void (*disconnect)(struct fabric *fabric, struct fabric_peer *peer);
+    /* Before anything is sent or received of a communicator; NULL where the fabric need not know. Ended by forget. */
+    ZIPCCL_MUST_CHECK zipcclResult_t (*join)(struct fabric *fabric, const struct fabric_join *join);
+    /* Whether values there may be sent and received as they are in comm, whatever memory they come from or go to; NULL:
+     * all in host memory may, and none in a GPU's. */
+    bool (*takes)(struct fabric *fabric, uint64_t comm, const void *values);
     void (*send)(struct fabric *fabric, struct fabric_send *send);
     void (*recv)(struct fabric *fabric, struct fabric_recv *recv);
     /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come
      * from now on, so that their senders end too. */
     void (*abort)(struct fabric *fabric, uint64_t comm);
+    /* What of this node made the sends and receives of comm fail, for people; NULL: it is not known here. The operation
+     * itself may be NULL. Valid until close. */
+    const char *(*why)(struct fabric *fabric, uint64_t comm);
     /* comm is over: forget it (messages that still come are dropped). */
     void (*forget)(struct fabric *fabric, uint64_t comm);
     void (*set_link_rate)(struct fabric *fabric, uint64_t bits);
@@ -132,5 +152,6 @@ struct fabric_ops {
 };
 
 extern const struct fabric_ops fabric_ucx;
+extern const struct fabric_ops fabric_nccl; /* with NCCL's headers only */
 
 #endif

@@ -234,6 +234,11 @@ static bool workers_on_gpu(const struct device *d, const void *ptr) {
     return m && m->home;
 }
 
+static int workers_gpu_number(const struct device *d, const uint8_t *uuid) {
+    const struct worker *w = worker_of_uuid(d, uuid);
+    return w ? (int)w->ordinal : -1;
+}
+
 /* Jobs share the threads of the host device; what a GPU does goes in the order of its coming. */
 static struct device_flow *workers_flow_open(struct device *d, uint32_t weight, enum flow_priority priority) {
     return device_host.flow_open(d->host, weight, priority);
@@ -295,6 +300,7 @@ const struct device_ops device_workers = {
     .describe = workers_describe,
     .heartbeat = workers_heartbeat,
     .on_gpu = workers_on_gpu,
+    .gpu_number = workers_gpu_number,
     .stream_open = workers_stream_open,
     .stream_gate = workers_stream_gate,
     .stream_close = workers_stream_close,

@@ -153,6 +153,7 @@ static unsigned room_for(const struct device_job *job) {
 
 void worker_pump(struct worker *w) {
     worker_gates_pump(w);
+    worker_launches_pump(w);
     while (w->state == WORKER_UP && w->waiting.head && w->nidle > 0 &&
            worker_ring_room(&w->channel.shared->to_worker) >= room_for(w->waiting.head)) {
         struct device_job *job = w->waiting.head;

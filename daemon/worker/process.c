@@ -40,7 +40,7 @@ void process_tell(struct process *p, const struct worker_record *record) {
         end_if_alone(p, 1);
 }
 
-static void reply(struct process *p, uint32_t call, zipcclResult_t result, const char *why, const uint64_t value[2]) {
+void process_reply(struct process *p, uint32_t call, zipcclResult_t result, const char *why, const uint64_t value[2]) {
     struct worker_record r = {.type = WORKER_REPLY, .call = call, .reply = {.result = (uint32_t)result}};
     snprintf(r.reply.text, sizeof(r.reply.text), "%s", result != zipcclSuccess && why ? why : "");
     if (value)
@@ -71,7 +71,7 @@ static void map(struct process *p, const struct worker_record *r) {
     m->result = p->ops->import(p->device, &import, &m->memory, &m->why);
     if (fd >= 0)
         close(fd);
-    reply(p, r->call, m->result, m->why, NULL);
+    process_reply(p, r->call, m->result, m->why, NULL);
     /* The daemon forgets at once what it was told of; of other failures it hears with the first job. */
     if (r->call && m->result != zipcclSuccess)
         free(m);
@@ -88,7 +88,7 @@ static void unmap(struct process *p, const struct worker_record *r) {
     if (m->result == zipcclSuccess)
         p->ops->release(p->device, &m->memory);
     free(m);
-    reply(p, r->call, zipcclSuccess, NULL, NULL);
+    process_reply(p, r->call, zipcclSuccess, NULL, NULL);
 }
 
 static void stream_open(struct process *p, const struct worker_record *r) {
@@ -125,7 +125,7 @@ static void stream_events(struct process *p, const struct worker_record *r) {
     } else {
         free(s);
     }
-    reply(p, r->call, result, why, NULL);
+    process_reply(p, r->call, result, why, NULL);
 }
 
 static void stream_close(struct process *p, const struct worker_record *r) {
@@ -138,7 +138,7 @@ static void stream_close(struct process *p, const struct worker_record *r) {
         free(s);
         break;
     }
-    reply(p, r->call, zipcclSuccess, NULL, NULL);
+    process_reply(p, r->call, zipcclSuccess, NULL, NULL);
 }
 
 static void tell_opened(struct process *p, uint64_t number, zipcclResult_t result, const char *why) {
@@ -165,11 +165,11 @@ static void gate(struct process *p, const struct worker_record *r) {
 static void measure(struct process *p, const struct worker_record *r) {
     uint64_t bps[2] = {0, 0};
     bool good = p->ops->measure(p->device, &bps[0], &bps[1]);
-    reply(p, r->call, good ? zipcclSuccess : zipcclUnhandledDeviceError, "it cannot be measured", bps);
+    process_reply(p, r->call, good ? zipcclSuccess : zipcclUnhandledDeviceError, "it cannot be measured", bps);
 }
 
 static void ping(struct process *p, const struct worker_record *r) {
-    reply(p, r->call, zipcclSuccess, NULL, NULL);
+    process_reply(p, r->call, zipcclSuccess, NULL, NULL);
 }
 
 static void handle(struct process *p, const struct worker_record *r) {
@@ -184,22 +184,30 @@ static void handle(struct process *p, const struct worker_record *r) {
         [WORKER_GATE] = gate,
         [WORKER_MEASURE] = measure,
         [WORKER_PING] = ping,
+        [WORKER_NCCL] = process_nccl,
+        [WORKER_LAUNCH] = process_launch,
+        [WORKER_OPS] = process_ops,
+        [WORKER_LAUNCH_END] = process_launch_end,
+        [WORKER_LAUNCH_CLOSE] = process_launch_close,
     };
     if (r->type >= sizeof(handlers) / sizeof(handlers[0]))
         process_broken("an unknown record");
     handlers[r->type](p, r);
 }
 
+void process_failed(struct process *p, const char *why) {
+    struct worker_record r = {.type = WORKER_FAILED, .reply = {.result = zipcclUnhandledDeviceError}};
+    snprintf(r.reply.text, sizeof(r.reply.text), "%s", why);
+    process_tell(p, &r);
+    _exit(EXIT_GPU_FAILED);
+}
+
 /* The process that has an error that stays is of no use: the next one begins anew. */
 static void end_if_failed(struct process *p) {
     struct device_gpu gpu;
     for (unsigned i = 0; p->ops->gpu(p->device, i, &gpu); i++) {
-        if (!gpu.failed)
-            continue;
-        struct worker_record r = {.type = WORKER_FAILED, .reply = {.result = zipcclUnhandledDeviceError}};
-        snprintf(r.reply.text, sizeof(r.reply.text), "%s", gpu.failed);
-        process_tell(p, &r);
-        _exit(EXIT_GPU_FAILED);
+        if (gpu.failed)
+            process_failed(p, gpu.failed);
     }
 }
 
@@ -220,7 +228,8 @@ static void loop(struct process *p) {
     struct heartbeat *own = &p->channel.shared->beats[0];
     struct pollfd fds[] = {{.fd = p->channel.worker_event, .events = POLLIN},
                            {.fd = p->ops->fd(p->device), .events = POLLIN},
-                           {.fd = p->channel.socket, .events = POLLRDHUP}};
+                           {.fd = p->channel.socket, .events = POLLRDHUP},
+                           {.fd = -1, .events = POLLIN}};
     struct worker_record record;
     bool broken = false;
     for (;;) {
@@ -231,12 +240,15 @@ static void loop(struct process *p) {
             process_broken("its ring");
         if (fds[1].revents)
             p->ops->poll(p->device);
+        if (fds[3].revents)
+            process_launches_hear(p);
+        fds[3].fd = p->launches.wake; /* from the first launch on */
         end_if_failed(p);
         bool busy = show_beats(p), sleeps = worker_ring_sleep(ring);
         if (sleeps)
             heartbeat_idle(own);
-        if (poll(fds, 3, !sleeps ? 0 : busy ? BEATS_MS : -1) < 0)
-            fds[0].revents = fds[1].revents = fds[2].revents = 0;
+        if (poll(fds, 4, !sleeps ? 0 : busy ? BEATS_MS : -1) < 0)
+            fds[0].revents = fds[1].revents = fds[2].revents = fds[3].revents = 0;
         worker_ring_wake(ring);
         if (fds[0].revents)
             worker_event_read(p->channel.worker_event);
@@ -303,7 +315,10 @@ int worker_run(int fd) {
     process_tell(p, &ready);
     if (result != zipcclSuccess)
         return EXIT_NOT_STARTED;
+    p->own_gpu = start.own_gpu - 1;
+    p->launches.wake = -1;
     loop(p);
+    process_launches_close(p);
     while (p->streams) {
         struct process_stream *s = p->streams;
         p->streams = s->next;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside a worker: its loop and what it is told (process.c), jobs (process_jobs.c).
+ * Inside a worker: its loop and what it is told (process.c), jobs (process_jobs.c), NCCL (process_launches.c).
  */
 #ifndef ZIPCCL_DAEMON_WORKER_PROCESS_H
 #define ZIPCCL_DAEMON_WORKER_PROCESS_H
@@ -49,16 +49,42 @@ struct process {
         uint8_t uuid[DEVICE_UUID_BYTES];
         uint8_t *handles;
     } opening; /* the stream whose events come now */
+    uint32_t own_gpu;
+    struct {
+        const struct nccl_gpus_ops *gpus; /* NULL: not loaded */
+        void *owner;
+        struct nccl_launcher *launcher; /* NULL: there was no command yet */
+        int wake;                       /* -1: likewise */
+        bool looking;                   /* it was asked whether the GPU works */
+        bool filling;                   /* the operations of `command` come now */
+        uint32_t missing;
+        zipcclResult_t refused; /* as of a job */
+        const char *why;
+        struct nccl_command command;
+    } launches;
 };
 
 /* Never returns: what the daemon said makes no sense. */
 void process_broken(const char *what) __attribute__((noreturn));
+/* Nor does this: the GPU has an error that stays. */
+void process_failed(struct process *p, const char *why) __attribute__((noreturn));
 /* Waits for room where there is none. */
 void process_tell(struct process *p, const struct worker_record *record);
+/* value: NULL: none. */
+void process_reply(struct process *p, uint32_t call, zipcclResult_t result, const char *why, const uint64_t value[2]);
 /* Where the worker has what the daemon calls `address`, all `bytes` of it. NULL: *result and *why say why not. */
 void *worker_translate(const struct process *p, uint64_t address, uint64_t bytes, zipcclResult_t *result,
                        const char **why);
 void process_job(struct process *p, const struct worker_record *record);
 void process_inputs(struct process *p, const struct worker_record *record);
+
+/* process_launches.c */
+void process_nccl(struct process *p, const struct worker_record *record);
+void process_launch(struct process *p, const struct worker_record *record);
+void process_ops(struct process *p, const struct worker_record *record);
+void process_launch_end(struct process *p, const struct worker_record *record);
+void process_launch_close(struct process *p, const struct worker_record *record);
+void process_launches_hear(struct process *p); /* its answers, to the daemon */
+void process_launches_close(struct process *p);
 
 #endif

@@ -10,6 +10,7 @@
 #define ZIPCCL_DAEMON_WORKER_RECORD_H
 
 #include "daemon/device/device.h"
+#include "daemon/fabric/nccl_launch.h"
 
 #define WORKER_RECORD_BYTES 320u
 #define WORKER_TEXT_BYTES   224u
@@ -18,6 +19,8 @@
 #define WORKER_MAX_INPUTS   65536u /* of a reduction */
 #define WORKER_EVENTS_EACH  4u
 #define WORKER_MAX_EVENTS   1024u /* of a stream */
+#define WORKER_OPS_EACH     13u
+#define WORKER_UNASKED      UINT32_MAX /* a launching side's answer to nothing: NCCL_FAILED */
 
 enum worker_record_type {
     /* to the worker */
@@ -30,13 +33,19 @@ enum worker_record_type {
     WORKER_STREAM_CLOSE, /* its number */
     WORKER_GATE,
     WORKER_MEASURE,
-    WORKER_PING, /* nothing: that it is read tells that the worker lives */
+    WORKER_PING,         /* nothing: that it is read tells that the worker lives */
+    WORKER_NCCL,         /* loads it; answered with its version */
+    WORKER_LAUNCH,       /* a command of nccl_launch.h, followed by its operations */
+    WORKER_OPS,          /* up to WORKER_OPS_EACH */
+    WORKER_LAUNCH_END,   /* as launcher_end of nccl_launch.h */
+    WORKER_LAUNCH_CLOSE, /* as launcher_close: nothing is launched any more */
     /* from the worker */
     WORKER_REPLY,
     WORKER_GPU,    /* one that there is; all come before READY */
     WORKER_READY,  /* or why not: there will be nothing else then */
     WORKER_DONE,   /* a job */
     WORKER_OPENED, /* a gate */
+    WORKER_ANSWER, /* a command */
     WORKER_FAILED, /* the GPU, by an error that stays: the worker ends now */
 };
 
@@ -92,6 +101,20 @@ struct worker_record {
             uint32_t result;
             char text[WORKER_TEXT_BYTES];
         } opened;
+        struct {
+            uint64_t comm;
+            uint32_t number, what, nops, rank, nranks;
+            struct nccl_unique unique;
+        } launch;
+        struct nccl_op ops[WORKER_OPS_EACH];
+        struct {
+            uint64_t comm;
+            uint32_t number, result;
+            union {
+                struct nccl_unique unique;
+                char text[WORKER_TEXT_BYTES];
+            };
+        } answer;
         uint8_t room[WORKER_RECORD_BYTES - 8];
     };
 };

@@ -26,7 +26,6 @@
 #define LATE_NS       (30000 * MS)
 #define SEND_START_MS 1000
 #define END_MS        500u
-#define AWAIT_NS      (2000 * MS)
 #define FAST_NS       (5 * MS) /* between ticks while one is down */
 #define SLOW_NS       (250 * MS)
 #define LATE_TICK_NS  (2 * SLOW_NS)
@@ -37,10 +36,10 @@ const char *worker_lost(const struct worker *w, uint32_t generation) {
     return !gone ? NULL : w->why ? w->why : "the GPU has no worker";
 }
 
-struct worker *worker_of_uuid(struct device *d, const uint8_t *uuid) {
+struct worker *worker_of_uuid(const struct device *d, const uint8_t *uuid) {
     for (unsigned i = 0; i < d->nworkers; i++) {
         if (d->workers[i].known && memcmp(d->workers[i].uuid, uuid, DEVICE_UUID_BYTES) == 0)
-            return &d->workers[i];
+            return (struct worker *)(uintptr_t)&d->workers[i];
     }
     return NULL;
 }
@@ -207,6 +206,9 @@ static void heard(struct worker *w, const struct worker_record *r) {
     case WORKER_OPENED:
         worker_gate_opened(w, r);
         break;
+    case WORKER_ANSWER:
+        wrong = worker_launch_answered(w, r);
+        break;
     case WORKER_REPLY:
         w->reply = *r;
         w->reply.reply.text[WORKER_TEXT_BYTES - 1] = '\0';
@@ -276,6 +278,7 @@ static void reaped(struct worker *w, int status) {
     worker_channel_reset(&w->channel);
     worker_gates_fail(w, w->why);
     worker_jobs_fail(w, w->why);
+    worker_launches_fail(w, w->why);
     if (!w->device->discovering) {
         w->restarts++;
         tell_event(w, true, w->why);
@@ -320,7 +323,8 @@ static bool hangs(struct worker *w, uint64_t now) {
 }
 
 static bool has_work(const struct worker *w) {
-    return worker_jobs_any(w) || worker_gates_any(w) || !worker_ring_empty(&w->channel.shared->to_worker) ||
+    return worker_jobs_any(w) || worker_gates_any(w) || worker_launches_any(w) ||
+           !worker_ring_empty(&w->channel.shared->to_worker) ||
            heartbeat_busy(heartbeat_read(&w->channel.shared->beats[0]));
 }
 
@@ -400,7 +404,7 @@ void worker_step(struct worker *w) {
 }
 
 bool worker_await(struct worker *w, const char **why) {
-    uint64_t end = workers_now_ns() + AWAIT_NS;
+    uint64_t end = workers_now_ns() + WORKER_AWAIT_NS;
     while (w->state != WORKER_UP) {
         uint64_t now = workers_now_ns();
         bool later = w->state == WORKER_DOWN && w->retry_ns > end; /* it is given time to recover */
@@ -437,5 +441,6 @@ void worker_close(struct worker *w, uint64_t end) {
     if (w->state == WORKER_DYING)
         (void)waitpid(w->pid, &(int){0}, 0);
     w->state = WORKER_DOWN;
+    worker_launches_free(w);
     worker_channel_close(&w->channel);
 }

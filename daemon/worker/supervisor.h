@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Inside the daemon's side of the workers: the device (device.c), jobs (jobs.c), streams (streams.c), memory
- * (memory.c), scratch (scratch.c), lives of workers (supervise.c), calls (call.c). All of it is on the loop thread.
+ * (memory.c), scratch (scratch.c), launching sides of NCCL (launches.c), lives of workers (supervise.c), calls
+ * (call.c). All of it is on the loop thread.
  *
  * A worker that is lost is killed, and reaped, before its jobs end: until then the GPU may still write to their memory.
  */
@@ -61,6 +62,8 @@ struct worker {
 
     uint32_t calls, answered; /* numbers of the last call, and of the last reply */
     struct worker_record reply;
+
+    struct nccl_launcher *launcher; /* NULL: the fabric has none */
 
     uint32_t seen_head; /* of its ring, and since when */
     uint64_t seen_ns;
@@ -181,10 +184,19 @@ void *workers_alloc(struct device *d, size_t bytes);
 void workers_free(struct device *d, void *ptr, size_t bytes);
 void scratch_close(struct device *d);
 
+/* launches.c */
+void worker_launches_pump(struct worker *w);
+const char *worker_launch_answered(struct worker *w, const struct worker_record *record); /* as worker_job_done */
+bool worker_launches_any(const struct worker *w);
+void worker_launches_fail(struct worker *w, const char *why);
+void worker_launches_free(struct worker *w);
+
 /* supervise.c */
+/* How long what needs a worker waits for a new one. */
+#define WORKER_AWAIT_NS 2000000000ull
 /* Why what the process of that generation had is gone; NULL: it is not, or not yet: then it is not known why. */
 const char *worker_lost(const struct worker *w, uint32_t generation);
-struct worker *worker_of_uuid(struct device *d, const uint8_t *uuid);
+struct worker *worker_of_uuid(const struct device *d, const uint8_t *uuid);
 void worker_init(struct worker *w, struct device *d, unsigned ordinal);
 bool worker_spawn(struct worker *w);
 /* It is to end, for this reason. */

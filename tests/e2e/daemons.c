@@ -80,6 +80,10 @@ static pid_t spawn(char *const *argv, const char *log, int flags, const int *hel
     if (held)
         pass_held(held);
     closefrom(held ? 5 : 3);
+    /* Else NCCL refuses two nodes that share a GPU of one machine. */
+    char host[24];
+    snprintf(host, sizeof(host), "node%d", (int)getpid());
+    setenv("NCCL_HOSTID", host, 1);
     execv(argv[0], argv);
     fprintf(stderr, "%s: %s\n", argv[0], strerror(errno));
     _exit(127);

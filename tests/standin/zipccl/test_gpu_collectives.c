@@ -91,6 +91,54 @@ static void case_two_nodes(struct e2e *e) {
 }
 E2E_CASE(two_nodes, 100)
 
+/* Calls whose names begin so, of a process. */
+static unsigned long calls(const struct e2e *e, pid_t pid, const char *name) {
+    char path[128], row[65] = "", found[65];
+    unsigned long all = 0, n;
+    snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)pid);
+    FILE *f = fopen(path, "r");
+    E2E_CHECK(f, "%s", path);
+    while (fread(row, 64, 1, f) == 1) {
+        if (sscanf(row, "%64s %lu", found, &n) == 2 && strncmp(found, name, strlen(name)) == 0)
+            all += n;
+    }
+    fclose(f);
+    return all;
+}
+
+/* What only GPUs can have done: the workers have launched kernels; and which fabric carried the values. The daemon
+ * itself has made no call of CUDA or NCCL. */
+static void check_launches(const struct e2e *e, unsigned node, bool nccl) {
+    const pid_t daemon = e->daemons[node].pid;
+    unsigned long sends = 0;
+    char path[128];
+    for (unsigned i = 0; i < 2; i++) {
+        pid_t worker = gpu_worker(daemon, i);
+        E2E_CHECK(worker, "node %u, GPU %u has no worker", node, i);
+        unsigned long found = calls(e, worker, "cudaLaunchKernel");
+        E2E_CHECK(found > 30, "node %u, GPU %u: %lu kernels were launched", node, i, found);
+        sends += calls(e, worker, "ncclSend");
+    }
+    E2E_CHECK((sends > 20) == nccl, "node %u has sent %lu messages by NCCL", node, sends);
+    snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)daemon);
+    E2E_CHECK(access(path, F_OK) != 0, "the daemon of node %u has called CUDA or NCCL", node);
+}
+
+/* Two daemons whose calls are counted. */
+static void start_counted(struct e2e *e) {
+    char path[96];
+    snprintf(path, sizeof(path), "%s/count", e->dir);
+    setenv("ZIPCCL_STANDIN_COUNT", path, 1);
+    e2e_daemons(e, 2);
+    unsetenv("ZIPCCL_STANDIN_COUNT");
+}
+
+#ifdef ZIPCCL_HAVE_NCCL
+#    define WITH_NCCL true
+#else
+#    define WITH_NCCL false
+#endif
+
 /* Two jobs at once, each with a rank on both GPUs of both nodes. */
 static void case_two_jobs(struct e2e *e) {
     struct plan_of_case p[2] = {{"0011", 45}, {"1100", 45}};
@@ -98,13 +146,15 @@ static void case_two_jobs(struct e2e *e) {
     pool();
     e2e_set(e, "device=cuda");
     e2e_set(e, "chunk_bytes=64KiB");
-    e2e_daemons(e, 2);
+    start_counted(e);
     for (unsigned i = 0; i < 2; i++)
         e2e_start(e, &g[i], p[i].layout, stream_rank, &p[i]);
     for (unsigned i = 0; i < 2; i++)
         e2e_wait(e, &g[i], 100);
     for (unsigned i = 0; i < 2; i++)
         e2e_all_passed(e, &g[i]);
+    for (unsigned node = 0; node < 2 && gpu_standin(); node++)
+        check_launches(e, node, WITH_NCCL);
 }
 E2E_CASE(two_jobs, 130)
 
@@ -117,10 +167,12 @@ static void chunks_rank(struct e2e_rank *r) {
     gpu_rank_begin(&g, local_index("0011", r->rank));
     any_world_set(&w, "0011", r->rank, e2e_comm(r));
     gpu_buffers_new(&b, &g, GPU_MALLOC, GPU_MALLOC, (size_t)4 * CHUNKS_COUNT * sizeof(float));
-    for (unsigned i = 0; i < 8; i++) {
-        struct any_op a = {.op = ops[i / 2],
+    for (unsigned i = 0; i < 12; i++) {
+        struct any_op a = {.op = ops[i / 2 % 4],
                            .dtype = i % 2 ? zipcclFloat32 : zipcclBfloat16,
-                           .codec = i % 4 < 2 ? zipcclCodecTier : zipcclCodecTop7,
+                           .codec = i >= 8      ? zipcclCodecRaw
+                                    : i % 4 < 2 ? zipcclCodecTier
+                                                : zipcclCodecTop7,
                            .arm = zipcclArmHierarchical,
                            .redop = i % 2 ? zipcclSum : zipcclAvg,
                            .count = CHUNKS_COUNT,
@@ -136,54 +188,36 @@ static void chunks_rank(struct e2e_rank *r) {
     gpu_rank_end(&g);
 }
 
-static unsigned long launches(const struct e2e *e, pid_t pid) {
-    char path[128], row[65] = "";
-    unsigned long all = 0;
-    snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)pid);
-    FILE *f = fopen(path, "r");
-    E2E_CHECK(f, "%s", path);
-    while (fread(row, 64, 1, f) == 1) {
-        char name[65];
-        unsigned long n;
-        if (sscanf(row, "%64s %lu", name, &n) == 2 && strncmp(name, "cudaLaunchKernel", 16) == 0)
-            all += n;
-    }
-    fclose(f);
-    return all;
-}
-
-/* What only GPUs can have done: the workers have launched kernels. The daemon itself has made no call of CUDA. */
-static void check_launches(const struct e2e *e, unsigned node) {
-    const pid_t daemon = e->daemons[node].pid;
-    char path[128];
-    for (unsigned i = 0; i < 2; i++) {
-        pid_t worker = gpu_worker(daemon, i);
-        E2E_CHECK(worker, "node %u, GPU %u has no worker", node, i);
-        unsigned long found = launches(e, worker);
-        E2E_CHECK(found > 50, "node %u, GPU %u: %lu kernels were launched", node, i, found);
-    }
-    snprintf(path, sizeof(path), "%s/count.%d", e->dir, (int)daemon);
-    E2E_CHECK(access(path, F_OK) != 0, "the daemon of node %u has called CUDA", node);
-}
-
-static void case_chunks(struct e2e *e) {
-    char path[96];
+static void run_chunks(struct e2e *e, const char *fabric) {
     pool();
-    snprintf(path, sizeof(path), "%s/count", e->dir);
-    setenv("ZIPCCL_STANDIN_COUNT", path, 1);
     e2e_set(e, "device=cuda");
     e2e_set(e, "chunk_bytes=64KiB");
-    e2e_daemons(e, 2);
-    unsetenv("ZIPCCL_STANDIN_COUNT");
+    e2e_set(e, "fabric=%s", fabric);
+    start_counted(e);
     e2e_ranks(e, "0011", chunks_rank, NULL, 100);
     for (unsigned node = 0; node < 2 && gpu_standin(); node++)
-        check_launches(e, node);
+        check_launches(e, node, strcmp(fabric, "ucx") != 0);
+}
+
+#ifdef ZIPCCL_HAVE_NCCL
+static void case_chunks(struct e2e *e) {
+    run_chunks(e, "auto"); /* NCCL */
 }
 E2E_CASE(chunks, 110)
+#endif
+
+static void case_chunks_ucx(struct e2e *e) {
+    run_chunks(e, "ucx");
+}
+E2E_CASE(chunks_ucx, 110)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_node), cmocka_unit_test(test_two_nodes),
-                                       cmocka_unit_test(test_two_jobs), cmocka_unit_test(test_chunks)};
+                                       cmocka_unit_test(test_two_jobs),
+#ifdef ZIPCCL_HAVE_NCCL
+                                       cmocka_unit_test(test_chunks),
+#endif
+                                       cmocka_unit_test(test_chunks_ucx)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every call of CUDA that the daemon makes fails once, by each kind of error: an error or a slower way, never a hang or
- * a leak; a job that has nothing to do with GPUs does not notice, and the next job works.
+ * Every call of CUDA and NCCL that the daemon makes fails once, by each kind of error: an error or a slower way, never
+ * a hang or a leak; a job that has nothing to do with GPUs does not notice, and the next job works.
  *
  * Which calls there are is counted, not listed. Errors that pass come one after another to one daemon; after one that
  * stays, and for calls that are made at the start alone, it is started anew. ZIPCCL_TEST_ALL=1: each call by each
@@ -18,6 +18,9 @@ enum { COUNT = GPU_FAULTS_COUNT };
 
 static const char *const passing[] = {"1" /* invalid value */, "2" /* no memory */, "400" /* invalid handle */,
                                       "801" /* unsupported */, "999" /* unknown */};
+static const char *const of_nccl[] = {"1" /* CUDA error */, "2" /* system error */, "3" /* internal error */,
+                                      "5" /* invalid usage */, "6" /* remote error */};
+_Static_assert(sizeof(of_nccl) == sizeof(passing), "as many kinds");
 static const char *const staying[] = {"700" /* illegal address */, "719" /* launch failure */};
 
 /* A job in host memory that runs until flag 0 is raised; rank 0's first value says so to all. */
@@ -55,6 +58,10 @@ static bool job_works(struct e2e *e, const char *what, const char *code) {
     if (!works)
         fprintf(stderr, "%s=%s: %s\n", what, code, g.shared->reports[0].text);
     return works;
+}
+
+static bool is_nccl(const char *name) {
+    return strncmp(name, "nccl", 4) == 0;
 }
 
 static void must_work(struct e2e *e, const char *what, const char *code) {
@@ -113,7 +120,8 @@ static void case_every_call(struct e2e *e) {
             continue; /* what fails there stays */
         e2e_start(e, &bystander, "00", bystander_rank, NULL);
         for (unsigned k = 0; k < ncodes; k++) {
-            const char *code = passing[all ? k : i % (sizeof(passing) / sizeof(passing[0]))];
+            const char *const *codes = is_nccl(gpu_calls[i].name) ? of_nccl : passing;
+            const char *code = codes[all ? k : i % (sizeof(passing) / sizeof(passing[0]))];
             unsigned long before = gpu_counted(e, "count.", gpu_calls[i].name, false);
             gpu_arm(e, gpu_calls[i].name, code);
             (void)job_works(e, gpu_calls[i].name, code);
@@ -147,7 +155,7 @@ static void case_errors_that_stay(struct e2e *e) {
     must_work(e, "nothing", "");
     (void)gpu_counted(e, "count.", NULL, true);
     for (unsigned i = 0; i < gpu_ncalls; i++) {
-        if (!all && i % 4 != 0 && !runs_in_stream(gpu_calls[i].name))
+        if (is_nccl(gpu_calls[i].name) || (!all && i % 4 != 0 && !runs_in_stream(gpu_calls[i].name)))
             continue;
         const char *code = staying[i / 4 % 2];
         struct e2e_group bystander;

@@ -52,6 +52,33 @@ static void job(const struct worker_record *r) {
     }
 }
 
+/* A unique id is the sum of the bytes of all operations: so all must have come. */
+static void launch(const struct worker_record *r) {
+    static struct worker_record answer;
+    static uint32_t missing;
+    static uint64_t sum;
+    if (r->type == WORKER_LAUNCH) {
+        answer = (struct worker_record){.type = WORKER_ANSWER,
+                                        .answer = {.comm = r->launch.comm, .number = r->launch.number}};
+        missing = r->launch.nops;
+        sum = 0;
+        if (does("no-launch") && r->launch.what == NCCL_LAUNCH)
+            _exit(7);
+        if (does("fails") && r->launch.what == NCCL_LAUNCH) {
+            const struct worker_record failed = {
+                .type = WORKER_ANSWER,
+                .answer = {.comm = r->launch.comm, .number = WORKER_UNASKED, .result = zipcclRemoteError}};
+            tell(&failed);
+        }
+        answer.answer.number += does("wrong") ? 1000 : 0;
+    }
+    for (unsigned i = 0; r->type == WORKER_OPS && i < WORKER_OPS_EACH && missing > 0; i++, missing--)
+        sum += r->ops[i].bytes;
+    memcpy(answer.answer.unique.bytes, &sum, sizeof(sum));
+    if (missing == 0)
+        tell(&answer);
+}
+
 static void handle(const struct worker_record *r) {
     const struct worker_record opened = {.type = WORKER_OPENED, .opened = {.number = r->gate.number}};
     const struct worker_record reply = {.type = WORKER_REPLY, .call = r->call, .reply = {.value = {5000000, 6000000}}};
@@ -61,6 +88,8 @@ static void handle(const struct worker_record *r) {
         close(fd);
     if (r->type == WORKER_JOB)
         job(r);
+    if (r->type == WORKER_LAUNCH || r->type == WORKER_OPS)
+        launch(r);
     if (r->type == WORKER_GATE && does("works"))
         tell(&opened);
     if (r->call)

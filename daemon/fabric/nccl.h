@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside the NCCL fabric, on the loop: the seam's functions (nccl.c), communicators and what their nodes tell each
+ * other (nccl_comm.c), the agreed order (nccl_order.c), what is launched (nccl_entry.c). The launching side of each GPU
+ * is behind nccl_launch.h.
+ *
+ * Headers, small messages and control go by the UCX fabric below. A message whose values NCCL moves is announced there;
+ * once its receive is posted, the two nodes agree on a place in the order of launches, and the GPU of either launches
+ * it there. A communicator has a rank for each GPU that takes part: those of node 0, of node 1 and so on.
+ */
+#ifndef ZIPCCL_DAEMON_FABRIC_NCCL_H
+#define ZIPCCL_DAEMON_FABRIC_NCCL_H
+
+#include "daemon/fabric/fabric.h"
+#include "daemon/fabric/nccl_launch.h"
+
+#define NCCL_SMALL_BYTES ((size_t)16 << 10) /* of host memory: goes by UCX */
+#define NCCL_ANNOUNCED   0x80u              /* header flag: the payload is a struct nccl_announcement */
+#define NCCL_CONTROL     UINT32_MAX         /* channel: no rank sends to itself */
+#define NCCL_MAX_IDS     64u                /* messages of one direction in a launch */
+#define NCCL_MAX_GPUS    16u                /* of a node */
+#define NCCL_MAX_NODES   512u               /* of a communicator; one with more goes by UCX alone */
+_Static_assert(4 * NCCL_MAX_IDS <= NCCL_MAX_OPS, "both directions, two pieces each");
+
+struct nccl_announcement {
+    uint64_t id;       /* of the sender */
+    uint64_t bytes[2]; /* of its two pieces */
+    uint32_t gpu;      /* of its node's in the communicator: the one that sends */
+    uint32_t unused;
+};
+
+enum nccl_kind {
+    NCCL_PROPOSE_INIT, /* node 0 to all: the unique id; what is your proposal? */
+    NCCL_PROPOSAL,     /* to node 0 */
+    NCCL_FINAL_INIT,   /* node 0 to all: the place in the order, how many GPUs each node has there */
+    NCCL_PLAIN,        /* to node 0, which tells all: no NCCL here; this communicator goes by UCX alone */
+    NCCL_READY,        /* receiver to sender: these messages have their receives; my proposal */
+    NCCL_FINAL,        /* sender to receiver: the place; with them go those of yours that have their receives here */
+    NCCL_DROP,         /* receiver to sender: this message is not wanted */
+    NCCL_LEFT,         /* nothing more comes from here: it was forgotten */
+};
+
+struct nccl_control {
+    uint32_t kind, n;
+    uint64_t time;
+    uint32_t gpu, peer_gpu; /* ready and final: of who tells and who is told. Proposal: how many there are, 0 */
+    union {
+        uint64_t ids[NCCL_MAX_IDS];
+        uint8_t gpus[NCCL_MAX_NODES]; /* of a final_init, by node */
+        struct nccl_unique unique;
+    };
+};
+
+enum nccl_memory { NCCL_PAGEABLE, NCCL_PINNED, NCCL_DEVICE, NCCL_FOREIGN /* of a GPU that takes no part */ };
+
+/* An announced send. */
+struct nccl_send {
+    struct nccl_send *next, *next_of_all;
+    zipcclResult_t result;
+    struct fabric_send announce, *user;
+    struct nccl_comm *comm;
+    struct nccl_announcement body;
+    bool announced; /* UCX has nothing of it (any more) */
+    bool held;      /* until it is known whether there is NCCL */
+    bool ended;     /* the user was told */
+};
+
+/* A posted receive, whatever way its message comes. */
+struct nccl_recv {
+    struct nccl_recv *next, *next_of_all;
+    zipcclResult_t result;
+    struct fabric_recv below, *user;
+    struct nccl_comm *comm;
+    struct nccl_announcement body;                   /* once matched with one */
+    uint8_t saved[sizeof(struct nccl_announcement)]; /* what the announcement overwrites in the user's buffer */
+    enum nccl_memory memory;                         /* of the user's buffer */
+    uint32_t gpu;                                    /* that receives it */
+    uint8_t *bounce; /* device memory cannot be written by UCX: NCCL_SMALL_BYTES, pinned */
+    uint64_t id;     /* of the copy from it */
+};
+
+/* A control message under way. */
+struct nccl_letter {
+    struct nccl_letter *next, *next_of_all;
+    struct fabric_send send;
+    struct nccl_comm *comm;
+    struct nccl_control body;
+};
+
+/* A place in the order of launches: the making of a communicator, or messages between a GPU here and one of another
+ * node. Ordered by time, then communicator, initiator, partner: the same on all nodes that take part. */
+struct nccl_entry {
+    struct nccl_entry *next;
+    struct nccl_comm *comm;
+    uint64_t time;
+    uint32_t initiator, partner;
+    bool final;
+    bool is_init; /* of all GPUs of the communicator */
+    unsigned nsends, nrecvs;
+    struct nccl_send *sends[NCCL_MAX_IDS];
+    struct nccl_recv *recvs[NCCL_MAX_IDS];
+    uint32_t peer, gpu, peer_gpu; /* the other node; indices in the communicator */
+    uint64_t id;                  /* of the launch */
+};
+
+/* A node of a communicator. This one is not listened to, and sent nothing. */
+struct nccl_peer {
+    struct nccl_comm *comm;
+    struct fabric_peer *endpoint;
+    uint32_t node, out_seq, in_seq;
+    uint32_t ngpus, first;      /* and the rank of the first one; known when the communicator's making is final */
+    struct fabric_recv control; /* posted at all times */
+    struct nccl_control heard;
+    struct nccl_send *announced; /* not in a launch yet */
+    struct nccl_recv *matched, **matched_tail;
+    bool proposed, left;
+};
+
+struct nccl_comm {
+    struct nccl_comm *next;
+    struct fabric *fabric;
+    uint64_t key, id; /* id: for the launching sides */
+    uint32_t node, nnodes;
+    uint32_t ngpus, gpus[NCCL_MAX_GPUS]; /* of this node: as CUDA numbers them */
+    bool ordered;                        /* its making was handed to the launching sides: messages may follow */
+    bool plain;                          /* or it has no NCCL */
+    bool over;                           /* failed, aborted or forgotten */
+    zipcclResult_t reason;               /* of it */
+    bool gone;                           /* not in the list any more: freed with the last user */
+    unsigned users;                      /* posted control receives, control messages, records of launching sides */
+    unsigned looks;                      /* at this node's GPUs, under way */
+    bool looked, unable;                 /* one of them does not work */
+    unsigned revokes;                    /* under way: then it is aborted */
+    uint32_t proposals;                  /* node 0: heard, and the latest */
+    uint64_t latest;
+    struct nccl_entry *init; /* its place, until it is handed over */
+    struct nccl_unique unique;
+    const char *why; /* a GPU of this node failed it; or NULL */
+    struct nccl_peer peers[];
+};
+
+struct fabric {
+    struct nccl_gpus gpus;
+    bool gpus_opened;
+    int version;                                    /* of NCCL */
+    struct fabric *below;                           /* of fabric_ucx */
+    struct nccl_launcher *launchers[NCCL_MAX_GPUS]; /* by CUDA's number, from the first use on */
+    int epoll, wake;
+    bool opened; /* below is */
+    struct nccl_comm *comms, *gone;
+    struct nccl_entry *order;                     /* by place */
+    struct nccl_entry *launched, **launched_tail; /* not answered yet */
+    struct nccl_recv *copying, **copying_tail;    /* likewise */
+    uint64_t clock, ids;
+    struct nccl_send *all_sends, *spare_sends, *ended_sends, **ended_sends_tail;
+    struct nccl_recv *all_recvs, *spare_recvs, *ended_recvs, **ended_recvs_tail;
+    struct nccl_letter *all_letters, *spare_letters;
+    uint64_t sent_bytes, received_bytes;
+};
+
+/* nccl.c */
+void nccl_send_end(struct fabric *f, struct nccl_send *send, zipcclResult_t result); /* tells the user, by poll */
+void nccl_recv_end(struct fabric *f, struct nccl_recv *recv, zipcclResult_t result);
+void nccl_send_held(struct nccl_comm *comm); /* it is known now */
+
+/* nccl_entry.c */
+/* Hands an entry to the launching side of its GPU; it is the fabric's from then on. */
+void nccl_entry_launch(struct fabric *f, struct nccl_entry *entry);
+/* A small message goes from its bounce to the GPU's memory. False: no memory. */
+bool nccl_entry_copy(struct fabric *f, struct nccl_recv *recv);
+void nccl_entry_launched(struct fabric *f, const struct nccl_answer *answer);
+void nccl_entry_copied(struct fabric *f, const struct nccl_answer *answer);
+
+/* nccl_comm.c */
+struct nccl_comm *nccl_comm_find(struct fabric *f, uint64_t key); /* NULL: not known; it may be over */
+ZIPCCL_MUST_CHECK zipcclResult_t nccl_comm_join(struct fabric *f, const struct fabric_join *join);
+/* Ends what it has under way, and the communicator; may be called again. The other nodes are not told: the failure of
+ * an operation is, by the daemons, with its cause. */
+void nccl_comm_end(struct nccl_comm *comm, zipcclResult_t reason);
+/* Likewise, where a GPU of this node answers with an error. */
+void nccl_comm_fail(struct nccl_comm *comm, const struct nccl_answer *answer);
+/* The user will not name it again. One that has nothing under way and did not fail is left in peace. */
+void nccl_comm_forget(struct nccl_comm *comm);
+void nccl_comm_release(struct nccl_comm *comm); /* one user less; frees it with the last */
+void nccl_comm_tell(struct nccl_comm *comm, uint32_t node, const struct nccl_control *control);
+void nccl_comm_answer(struct fabric *f, const struct nccl_answer *answer);
+void nccl_comm_look(struct nccl_comm *comm); /* whether its GPUs work: nccl_order_looked follows */
+void nccl_comm_make(struct nccl_comm *comm); /* on all its GPUs */
+void nccl_comm_free_all(struct fabric *f);
+
+/* nccl_order.c */
+void nccl_order_plain(struct nccl_comm *comm);  /* node 0: this communicator is to have no NCCL */
+void nccl_order_looked(struct nccl_comm *comm); /* its GPUs work, or do not; at node 0 the id is known */
+bool nccl_order_heard(struct nccl_peer *peer, const struct nccl_control *c); /* false: nonsense */
+void nccl_order_matched(struct nccl_comm *comm, struct nccl_recv *recv, uint32_t node);
+void nccl_order_drop(struct nccl_comm *comm); /* its entries */
+void nccl_order_run(struct fabric *f);        /* launches what is next */
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside the launching side of a GPU: its thread and what passes between it and the loop (nccl_launcher.c), what it
+ * does with NCCL (nccl_launch.c).
+ */
+#ifndef ZIPCCL_DAEMON_FABRIC_NCCL_LAUNCHER_H
+#define ZIPCCL_DAEMON_FABRIC_NCCL_LAUNCHER_H
+
+#include <pthread.h>
+
+#include "daemon/fabric/nccl_launch.h"
+#include "daemon/fabric/nccl_library.h"
+
+/* A record on its way here and, answered, back. */
+struct nccl_task {
+    struct nccl_task *next;
+    struct nccl_made *comm; /* what it launched belongs to; NULL: to one that is gone */
+    cudaEvent_t event;      /* behind what it launched */
+    bool launched;          /* the event is on the stream */
+    struct nccl_answer answer;
+    struct nccl_command command; /* as much of it as is used */
+};
+
+struct nccl_tasks {
+    struct nccl_task *head, **tail;
+};
+
+/* A communicator, as this GPU has it. */
+struct nccl_made {
+    struct nccl_made *next;
+    uint64_t id;
+    ncclComm_t handle;
+    bool made, broken;
+    struct nccl_task *failure;    /* to tell of it; NULL: it is told */
+    uint64_t leave_by, failed_at; /* ns */
+};
+
+struct nccl_launcher {
+    const struct nccl_library *library;
+    int gpu, wake;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t some;
+    struct nccl_tasks orders, answers; /* under the lock, as the next */
+    bool stop;
+
+    /* the thread's */
+    struct nccl_made *comms;
+    struct nccl_tasks waiting; /* in order; the head may have begun */
+    bool begun;
+    struct nccl_tasks flying, copying, leaving;
+    cudaStream_t stream, copy_stream; /* NULL: the GPU gives none */
+    cudaEvent_t spare_events[64];
+    unsigned nspare_events;
+};
+
+static inline void nccl_tasks_init(struct nccl_tasks *q) {
+    q->head = NULL;
+    q->tail = &q->head;
+}
+
+static inline void nccl_tasks_push(struct nccl_tasks *q, struct nccl_task *task) {
+    task->next = NULL;
+    *q->tail = task;
+    q->tail = &task->next;
+}
+
+static inline struct nccl_task *nccl_tasks_pop(struct nccl_tasks *q) {
+    struct nccl_task *task = q->head;
+    if (task && !(q->head = task->next))
+        q->tail = &q->head;
+    return task;
+}
+
+/* nccl_launcher.c, as in struct nccl_gpus_ops */
+struct nccl_launcher *nccl_launcher_open(const struct nccl_library *library, int gpu, int wake);
+void nccl_launcher_end(struct nccl_launcher *l);
+void nccl_launcher_close(struct nccl_launcher *l);
+ZIPCCL_MUST_CHECK bool nccl_launcher_ask(struct nccl_launcher *l, const struct nccl_command *command);
+bool nccl_launcher_hear(struct nccl_launcher *l, struct nccl_answer *answer);
+
+/* nccl_launcher.c, the thread */
+/* Makes its streams where it has none. Without them records fail. */
+void nccl_launcher_streams(struct nccl_launcher *l);
+struct nccl_task *nccl_task_new(const struct nccl_command *command); /* NULL: no memory */
+void nccl_task_answer(struct nccl_launcher *l, struct nccl_task *task, zipcclResult_t result);
+uint64_t nccl_now_ns(void);
+
+/* nccl_launch.c, the thread */
+void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task); /* begins it, or puts it where it waits */
+bool nccl_launch_run(struct nccl_launcher *l);                          /* true: something went on */
+bool nccl_launch_is_busy(const struct nccl_launcher *l);
+void nccl_launch_end(struct nccl_launcher *l); /* all of it */
+
+#endif
