@@ -28,6 +28,7 @@
 #define END_MS        500u
 #define FAST_NS       (5 * MS) /* between ticks while one is down */
 #define SLOW_NS       (250 * MS)
+#define LATE_TICK_NS  (2 * SLOW_NS)
 #define WORKER_FD     3
 
 const char *worker_lost(const struct worker *w, uint32_t generation) {
@@ -361,8 +362,13 @@ static void tick(struct worker *w, uint64_t now) {
 
 void workers_tick(struct device *d) {
     uint64_t now = workers_now_ns();
-    for (unsigned i = 0; i < d->nworkers; i++)
+    bool late = now - d->ticked_ns > LATE_TICK_NS; /* who did not run himself cannot judge others */
+    for (unsigned i = 0; i < d->nworkers; i++) {
+        if (late)
+            seen_alive(&d->workers[i], now);
         tick(&d->workers[i], now);
+    }
+    d->ticked_ns = now;
     workers_arm(d);
 }
 

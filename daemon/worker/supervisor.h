@@ -117,7 +117,8 @@ struct device {
     struct device_config config;
     struct device *host; /* a device_host */
     int epoll_fd, notify_fd, timer_fd;
-    uint64_t timer_ns; /* its interval; 0: off */
+    uint64_t timer_ns;  /* its interval; 0: off */
+    uint64_t ticked_ns; /* when it ticked last */
     uint64_t timeout_ns;
     unsigned nworkers;
     bool looking;     /* poll is, and has not run yet what it finds */

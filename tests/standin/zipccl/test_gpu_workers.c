@@ -212,7 +212,7 @@ static void case_stuck(struct e2e *e) {
     static const struct work work = {0, zipcclCodecTier, 0}, next = {0, zipcclCodecTier, 5};
     struct e2e_group g;
     e2e_set(e, "device=cuda");
-    e2e_set(e, "worker_timeout=500ms");
+    e2e_set(e, "worker_timeout=1s");
     e2e_daemons(e, 1);
     e2e_start(e, &g, "00", work_rank, &work);
     await_work(e, &g, 10);

@@ -19,8 +19,7 @@
 #include "fake_worker.h"
 #include "kernels/codec.h"
 
-#define COUNT      4096u
-#define TIMEOUT_MS 400u
+#define COUNT 4096u
 
 static struct device *g_device;
 static unsigned g_lost, g_up, g_done, g_opened;
@@ -35,8 +34,10 @@ static void heard(void *arg, const struct device_event *event) {
 }
 
 static zipcclResult_t open_mode(const char *mode, const char **why) {
-    const struct device_config config = {
-        .workers = 1, .worker_program = "/proc/self/exe", .worker_timeout_ms = TIMEOUT_MS, .event = heard};
+    const struct device_config config = {.workers = 1,
+                                         .worker_program = "/proc/self/exe",
+                                         .worker_timeout_ms = strcmp(mode, "stops") == 0 ? 1000 : 60000,
+                                         .event = heard};
     alarm(100); /* nothing here takes a second, unless it hangs */
     g_lost = g_up = g_done = g_opened = 0;
     assert_int_equal(setenv(FAKE_WORKER, mode, 1), 0);
