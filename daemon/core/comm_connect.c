@@ -41,12 +41,13 @@ static void join_ready(struct comm *c, uint64_t bps, uint64_t latency_ns) {
 
 static void join_probed(void *arg, zipcclResult_t result, uint64_t bps, uint64_t latency_ns) {
     struct comm *c = arg;
+    const char *why = result != zipcclSuccess ? exec_comm_why(c->exec) : NULL;
     c->probing = false;
     if (c->state != COMM_CONNECTING)
         return;
     if (result != zipcclSuccess)
         comm_fail(c, NULL, result, "node %s could not measure its link to the other nodes: %s",
-                  c->daemon->config.node_name, result_string(result));
+                  c->daemon->config.node_name, why != NULL ? why : result_string(result));
     else
         join_ready(c, bps, latency_ns);
 }

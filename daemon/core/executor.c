@@ -198,6 +198,12 @@ void exec_op_failf(struct exec_op *op, zipcclResult_t result, int node, const ch
     exec_comm_abort(op->comm);
 }
 
+const char *exec_comm_why(const struct exec_comm *comm) {
+    const struct executor_config *config = &comm->executor->config;
+    const struct fabric_ops *fabric = comm->topology.nnodes > 1 ? config->fabric_ops : NULL;
+    return fabric && fabric->why ? fabric->why(config->fabric, comm->key) : NULL;
+}
+
 void exec_comm_abort(struct exec_comm *comm) {
     if (comm->topology.nnodes < 2 || comm->aborted)
         return;

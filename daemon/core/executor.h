@@ -47,6 +47,8 @@ ZIPCCL_MUST_CHECK zipcclResult_t exec_comm_new(struct executor *executor, uint64
                                                uint64_t chunk_bytes, uint32_t gpus, struct exec_comm **comm);
 /* Ends what it has on the fabric: its messages, also those of other nodes for it, and its probe. */
 void exec_comm_abort(struct exec_comm *comm);
+/* What of this node made its messages fail, for people; NULL: it is not known here. */
+const char *exec_comm_why(const struct exec_comm *comm);
 /* No exec_op may be left. Makes the fabric forget the communicator. Does not disconnect peers. */
 void exec_comm_free(struct exec_comm *comm);
 

@@ -16,8 +16,7 @@
 
 /* What the fabric knows of a failure, as the end of a text. */
 static const char *reason(const struct exec_op *op, const char **colon) {
-    const struct executor_config *config = &op->comm->executor->config;
-    const char *why = config->fabric_ops->why ? config->fabric_ops->why(config->fabric, op->comm->key) : NULL;
+    const char *why = exec_comm_why(op->comm);
     *colon = why ? ": " : "";
     return why ? why : "";
 }
