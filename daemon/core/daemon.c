@@ -201,6 +201,7 @@ static zipcclResult_t daemon_open_nccl(struct daemon *d, const struct fabric_con
     rc = fabric_nccl.open(config, &d->fabric, &why);
     d->fabric_ops = rc == zipcclSuccess ? &fabric_nccl : NULL;
 #else
+    (void)d;
     (void)config;
 #endif
     if (rc != zipcclSuccess)
