@@ -215,6 +215,7 @@ static void join_go(struct comm *c, const Zipccl__Peer__PeerGo *m) {
     Zipccl__CommInitReply reply = ZIPCCL__COMM_INIT_REPLY__INIT;
     const char *why = "";
     c->model.link_bps = m->link_bps;
+    c->model.unpaced = c->link_rate_bits == 0 || m->link_bps < c->link_rate_bits / 32 * 3; /* far from its cap */
     c->model.latency_ns = m->latency_ns;
     if (!comm_profile_take(c, &m->profile, &why)) {
         comm_fail(c, NULL, zipcclInternalError, "node %s cannot use the root's profile: %s",

@@ -14,6 +14,7 @@
 #define CHUNK_LEAST   (64u << 10)
 #define MOST_CHUNKS   8u
 #define SLOWEST       16u
+#define SHARED        3u /* times as slow is coding beside a link that takes what it gets */
 #define NS_PER_SECOND 1000000000u
 #define LINK_BYTES    (8u << 10) /* an operation of less says nothing about the link */
 
@@ -149,7 +150,9 @@ static uint64_t predict(const struct model *m, const struct model_shape *shape, 
     struct load load = load_of(shape, op);
     uint64_t fixed, work = work_of(m, op, &load, &fixed);
     uint64_t link = at_rate(coded_wire(m, op, &load), m->link_bps);
-    return plus(plus(fixed, apart ? plus(link, work) : larger(link, work)), 1);
+    if (!apart)
+        return plus(plus(fixed, larger(link, work)), 1);
+    return plus(plus(fixed, plus(link, op->codec != zipcclCodecRaw && m->unpaced ? times(work, SHARED) : work)), 1);
 }
 
 uint64_t model_predict(const struct model *m, const struct model_shape *shape, const struct model_op *op) {

@@ -38,6 +38,7 @@
 /* What the nodes agreed on at the communicator's creation, corrected by what all of them have measured since. */
 struct model {
     uint64_t link_bps;   /* bytes a second between nodes: the least of cap and measurement over all nodes */
+    bool unpaced;        /* no cap holds it: who codes may take from the link what moves the bytes */
     uint64_t latency_ns; /* one way */
     uint64_t encode_bps; /* bytes of values a second, least of all nodes */
     uint64_t decode_bps;
@@ -65,7 +66,8 @@ struct model_shape model_shape_of(const struct plan_topology *topology, uint32_t
 uint64_t model_wire(const struct model_shape *shape, const struct model_op *op);
 /* Nanoseconds, at least 1. */
 uint64_t model_predict(const struct model *model, const struct model_shape *shape, const struct model_op *op);
-/* The same where coding and link share the processors, so that neither hides behind the other. */
+/* The same where coding and link share the processors, so that neither hides behind the other; where no cap leaves
+ * processors idle, coding is slower too than it was alone. */
 uint64_t model_predict_apart(const struct model *model, const struct model_shape *shape, const struct model_op *op);
 /* The link rate at which the model would have predicted ns for a raw operation; 0: it says nothing about the link. */
 uint64_t model_link_from(const struct model *model, const struct model_shape *shape, const struct model_op *op,

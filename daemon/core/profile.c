@@ -17,10 +17,10 @@ static bool prior_sound(const struct switch_prior *p) {
               (p->size < MOST_CLASSES || p->size == SWITCH_NO_SIZE) &&
               (p->codec < zipcclNumCodecs || p->codec == zipcclCodecAuto) &&
               (p->arm < zipcclNumArms || p->arm == zipcclArmAuto) && p->flat <= 1 && p->chosen_arm < zipcclNumArms &&
-              p->chosen_codec < zipcclNumCodecs && p->nlosers < SWITCH_CANDIDATES && p->reserved[0] == 0 &&
+              p->chosen_codec < zipcclNumCodecs && p->nothers < SWITCH_CANDIDATES && p->reserved[0] == 0 &&
               p->reserved[1] == 0 && p->reserved[2] == 0;
-    for (uint32_t i = 0; ok && i < p->nlosers; i++)
-        ok = p->losers[i].arm < zipcclNumArms && p->losers[i].codec < zipcclNumCodecs;
+    for (uint32_t i = 0; ok && i < p->nothers; i++)
+        ok = p->others[i].arm < zipcclNumArms && p->others[i].codec < zipcclNumCodecs && p->others[i].ratio > 0;
     return ok;
 }
 

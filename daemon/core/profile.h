@@ -15,7 +15,7 @@
 #include "daemon/core/switcher.h"
 
 #define PROFILE_MAGIC   0x4652505au /* "ZPRF" */
-#define PROFILE_VERSION 1u
+#define PROFILE_VERSION 2u
 #define PROFILE_PRIORS  (SWITCH_NODE_KINDS + SWITCH_RANK_KINDS)
 #define PROFILE_CODECS  8u
 #define PROFILE_TYPES   32u

@@ -21,9 +21,10 @@
 #define HOLD_MOST     4096u
 #define HOLD_BACK     4u /* an alarm that changed something was worth it */
 #define SAME          (RACE_ONE * 112 / 100)
-#define TRIAL_MOST    12u          /* operations */
-#define LINK_BYTES    (256u << 10) /* an operation of less also takes time for other things than its bytes */
-#define NEAR_CLASSES  3u           /* followers look so far */
+#define CALM          4u /* operations without an alarm: the ratios of before another kind's alarm hold */
+#define EAGER_MOST    64u
+#define TRIAL_MOST    12u /* operations */
+#define NEAR_CLASSES  3u  /* followers look so far */
 
 void switcher_init(struct switcher *s, const struct model *model, const struct model_shape *shape, uint32_t capacity) {
     switcher_free(s);
@@ -42,18 +43,12 @@ static bool over(uint64_t a, uint64_t b, uint32_t percent) {
     return a / percent > b / 100 || (a / percent == b / 100 && a * 100 > b * percent);
 }
 
-static struct model model_for(const struct switcher *s, const struct switch_kind *k) {
-    struct model model = s->model;
-    model.link_bps = k->link_bps > 0 ? k->link_bps : model.link_bps;
-    return model;
-}
-
 /* Candidates by what is known now; the choice stays where it is still one of them. */
 static void make_candidates(const struct switcher *s, struct switch_kind *k) {
     struct switch_candidate old[SWITCH_CANDIDATES];
     uint32_t nold = k->ncandidates, before = k->chosen;
     memcpy(old, k->candidates, sizeof old);
-    struct model model = model_for(s, k);
+    struct model model = switcher_model_for(s, k);
     k->ncandidates = switcher_candidates(&model, &s->shape, &k->want, k->candidates);
     k->chosen = switcher_predicted(k->candidates, k->ncandidates);
     for (uint32_t i = 0; i < k->ncandidates; i++) {
@@ -75,7 +70,7 @@ static void correct_link(struct switcher *s, struct switch_kind *k, const struct
     if (bps == 0)
         return;
     k->link_bps = bps;
-    if (k->size != SWITCH_NO_SIZE && k->wire >= LINK_BYTES)
+    if (k->size != SWITCH_NO_SIZE && k->wire >= MODEL_LINK_BYTES)
         s->model.link_bps = bps;
 }
 
@@ -83,25 +78,16 @@ static void correct_link(struct switcher *s, struct switch_kind *k, const struct
  * a coded operation beside a raw one, which knows the link; one is in force and took ns, the other waits. */
 static void correct_codec(struct switcher *s, const struct switch_kind *k, uint64_t ns) {
     const struct switch_candidate *c = &k->candidates[k->chosen], *other = &k->candidates[k->waiting];
-    if (k->size == SWITCH_NO_SIZE || k->wire < LINK_BYTES ||
+    if (k->size == SWITCH_NO_SIZE || k->wire < MODEL_LINK_BYTES ||
         (c->codec == zipcclCodecRaw) == (other->codec == zipcclCodecRaw))
         return;
     bool coded_waits = c->codec == zipcclCodecRaw;
     struct model_op op = switcher_model_op(&k->want, coded_waits ? other : c, k->want.bytes);
-    struct model model = model_for(s, k);
+    struct model model = switcher_model_for(s, k);
     ns = coded_waits ? k->waiting_ns : ns;
     model_correct_codec(&model, &s->start, &s->shape, &op, ns);
     s->model.encode_bps = (3 * s->model.encode_bps + model.encode_bps) / 4; /* one bad time is one of many */
     s->model.decode_bps = (3 * s->model.decode_bps + model.decode_bps) / 4;
-}
-
-/* By the link and the ratios as they are now known. */
-static void predict_again(const struct switcher *s, struct switch_kind *k) {
-    struct model model = model_for(s, k);
-    for (uint32_t i = 0; i < k->ncandidates; i++) {
-        struct model_op op = switcher_model_op(&k->want, &k->candidates[i], k->want.bytes);
-        k->candidates[i].predicted_ns = model_predict(&model, &s->shape, &op);
-    }
 }
 
 /* The usual time of what is in force is learned anew. */
@@ -154,12 +140,16 @@ static void alarm(struct switcher *s, struct switch_kind *k, bool told) {
     if (!told && c->codec == zipcclCodecRaw && k->nrecent > 0)
         correct_link(s, k, c, k->recent_ns[0]);
     k->alarms++;
+    k->epoch = ++s->epoch;
+    k->known = false;
+    k->eager = true;
     if (k->after_alarm && same_as_before(k))
         k->hold = k->hold == 0 ? HOLD_FIRST : k->hold < HOLD_MOST ? 2 * k->hold : HOLD_MOST;
     else
         k->hold /= HOLD_BACK;
     k->after_alarm = true;
     make_candidates(s, k);
+    switcher_expect_again(s, k);
     c = &k->candidates[k->chosen];
     bool other = k->chosen != chosen || c->arm != arm || c->codec != codec;
     start_trial(k, told || other ? 0 : IN_A_ROW);
@@ -196,15 +186,17 @@ static bool watch(struct switch_kind *k, uint16_t code) {
     return (k->slow >= IN_A_ROW || k->fast >= IN_A_ROW) && k->since >= k->hold;
 }
 
-/* A trial ends where all that may be measured was, or the budget is used up. */
+/* A trial ends where all that may be measured was, or the budget is used up. After an alarm the model's link is likely
+ * to be another one: what it says stays without weight until all were seen, or for long. */
 static void end_trial(struct switcher *s, struct switch_kind *k) {
     uint32_t others, seen;
     race_seen(k, &others, &seen);
-    if (seen < others && k->since < TRIAL_MOST)
+    if (k->eager && (seen >= others || k->since >= EAGER_MOST))
+        k->eager = false;
+    if (k->phase != SWITCH_TRIAL || (seen < others && k->since < TRIAL_MOST))
         return;
     k->phase = SWITCH_CHOSEN;
-    k->decided = true;
-    predict_again(s, k);
+    switcher_expect_again(s, k);
 }
 
 /* What all nodes say of the operation before this one. */
@@ -226,8 +218,13 @@ static void take_report(struct switcher *s, struct switch_kind *k, uint32_t word
             uint32_t ratio = race_sample(k, k->last, report_ns(r.worst));
             if (ratio > 0)
                 put_in_force(k, ratio);
+            if (k->phase == SWITCH_TRIAL)
+                switcher_expect_again(s, k);
         }
         alarmed = in_force && watch(k, r.least);
+        if (k->epoch != s->epoch && in_force && ++k->calm >= CALM)
+            k->epoch = s->epoch;
+        k->calm = k->epoch != s->epoch ? k->calm : 0;
     }
     if (alarmed || r.alarm) {
         alarm(s, k, r.alarm);
@@ -241,9 +238,10 @@ static uint64_t scale(const struct switcher *s, const struct switch_kind *k, uin
     const struct switch_candidate *c = &k->candidates[k->now];
     if (k->now_bytes == 0 || ns == 0 || k->now_bytes == k->want.bytes)
         return k->now_bytes ? ns : 0;
-    struct model_op here = switcher_model_op(&k->want, c, k->now_bytes);
-    uint64_t predicted = model_predict(&s->model, &s->shape, &here);
-    double scaled = (double)ns * (double)c->predicted_ns / (double)predicted;
+    struct model_op here = switcher_model_op(&k->want, c, k->now_bytes), whole = here;
+    whole.bytes = k->want.bytes;
+    uint64_t of_class = model_predict(&s->model, &s->shape, &whole);
+    double scaled = (double)ns * (double)of_class / (double)model_predict(&s->model, &s->shape, &here);
     return scaled < 1 ? 1 : scaled > 1e15 ? (uint64_t)1e15 : (uint64_t)scaled; /* local: need not be exact */
 }
 
@@ -278,10 +276,8 @@ void switcher_done(struct switcher *s, uint64_t ns, uint64_t coded_from, uint64_
     if (k->alarms == alarms) {
         k->last = now;
         k->has_last = true;
-        if (k->phase == SWITCH_TRIAL)
-            end_trial(s, k);
-        else
-            k->decided = true;
+        end_trial(s, k);
+        k->decided = k->decided || k->phase == SWITCH_CHOSEN;
     }
     if (s->nkinds > s->capacity)
         drop_oldest(s);
@@ -301,9 +297,10 @@ static struct switch_kind *new_kind(struct switcher *s, const struct switch_want
     *k = (struct switch_kind){.want = *w, .size = size_of(w)};
     k->want.bytes = w->any_size ? SWITCH_ANY_BYTES : w->bytes > 0 ? 1ull << k->size : 0;
     make_candidates(s, k);
-    switcher_recall_kind(s, k);
+    switcher_expect(s, k);
     struct model_op op = switcher_model_op(&k->want, &k->candidates[0], k->want.bytes);
     k->wire = model_wire(&s->shape, &op);
+    k->epoch = s->epoch;
     start_trial(k, 0);
     return k;
 }

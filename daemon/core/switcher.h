@@ -7,13 +7,16 @@
  * a time with one in force in between, and each is known by the ratio of its time to those about it, so that a machine
  * that is slower for a while tells nothing. The more often it was measured, the smaller the lead that puts it in force.
  *
- * Measuring costs what the measured one is slower. It is paid from a budget: half an operation's time at the start, and
- * a fraction of a percent of every operation's. So the whole stays within a percent or so of the best, what is slower
- * by far is measured once in hundreds of operations, and what is close as often as it takes to tell it apart.
+ * Measuring costs what the measured one is slower. It is paid before it is done, from budgets that operations fill:
+ * some thousandths of each, more of the first ones. So the whole stays within a percent or so of the best, what is
+ * slower by far is measured once in hundreds of operations, and what is close as often as it takes to tell it apart.
+ *
+ * What one that was not measured will cost is expected (switcher_expect.c): by the ratios of a kind near to it, of this
+ * communicator or an earlier one, carried over by the model; else by the model and the time of the one in force.
  *
  * An alarm (three operations in a row took over 1.3 times or under 0.75 times as long as usual: the link, or the data,
- * changed; or a node asks for it, as its cap changed) forgets what was measured and fills the budget again. Where it
- * changed nothing, the next alarm must wait: 16 operations, then 32... 4096.
+ * changed; or a node asks for it, as its cap changed) forgets what was measured, and fills the budget with half an
+ * operation's time. Where it changed nothing, the next alarm must wait: 16 operations, then 32... 4096.
  *
  * All nodes choose alike, because everything that decides is agreed: numbers of the communicator's creation, and the
  * times of all nodes, which travel in the headers of the next operation of the kind (report.h). So only operations in
@@ -66,12 +69,15 @@ struct switch_choice {
 struct switch_candidate {
     uint8_t arm, codec;
     bool kept;                         /* may be measured */
+    bool known;                        /* a kind near to it has measured it */
     uint64_t predicted_ns, careful_ns; /* careful: where nothing overlaps */
-    uint64_t agreed_ns;                /* by what all nodes measured; 0: not measured */
-    uint64_t own_ns;                   /* best of this node since the last alarm; 0: none */
-    uint32_t nsamples;                 /* since the last alarm */
-    int32_t purse;                     /* its own budget, for when it does not look better; as credit */
-    uint16_t ratios[SWITCH_SAMPLES];   /* to the one in force, RACE_ONE: as fast; a ring */
+    uint64_t expect_ns, hope_ns;     /* until it is measured: its time, and as short as that may be; scale of a kind */
+    uint64_t agreed_ns;              /* by what all nodes measured; 0: not measured */
+    uint64_t own_ns;                 /* best of this node since the last alarm; 0: none */
+    uint32_t nsamples;               /* since the last alarm */
+    bool doubted, unlikely;          /* the first one was far slower, or better, than expected: the second one tells */
+    int32_t purse;                   /* its own budget, for when it does not look better; as credit */
+    uint16_t ratios[SWITCH_SAMPLES]; /* to the one in force, RACE_ONE: as fast; a ring */
 };
 
 /* Trial: what may be measured was not yet, and the budget lasts for it. */
@@ -87,12 +93,15 @@ struct switch_kind {
     bool decided;                 /* followers may look at it */
 
     enum switch_phase phase;
+    bool known;                        /* what is expected is by a kind near to it, not by the model alone */
+    bool eager;                        /* since an alarm: others are measured at once */
+    uint32_t epoch, calm;              /* the switcher's when it was measured; its operations since, until that holds */
     int32_t credit;                    /* the budget, of RACE_ONE for an operation's time */
     uint64_t recent_ns[SWITCH_RECENT]; /* of the one in force on the worst node, youngest first */
     uint32_t nrecent;
     bool waits; /* a measured one, for the next time of the one in force */
     uint32_t waiting;
-    bool from_purse; /* who paid for it */
+    bool paid, from_purse; /* it was measured on purpose; who paid for that */
     uint64_t waiting_ns;
     uint16_t usual[4]; /* least times of the one in force, as codes, until usual_ns is known */
     uint32_t nusual;
@@ -117,13 +126,14 @@ struct switch_kind {
 struct switch_prior {
     uint8_t op, dtype, size, codec, arm, flat; /* the kind, as in switch_want */
     uint8_t chosen_arm, chosen_codec;
-    uint8_t nlosers; /* that were slower by far */
     struct {
         uint8_t arm, codec;
-    } losers[SWITCH_CANDIDATES - 1];
+        uint16_t ratio; /* of its time to the chosen one's, of 1024 */
+    } others[SWITCH_CANDIDATES - 1];
+    uint8_t nothers;     /* that were measured */
     uint8_t reserved[3]; /* 0 */
 };
-_Static_assert(sizeof(struct switch_prior) == 20, "switch_prior layout");
+_Static_assert(sizeof(struct switch_prior) == 28, "switch_prior layout");
 
 struct switcher {
     struct model start, model; /* as created; as corrected by agreed times */
@@ -132,7 +142,8 @@ struct switcher {
     uint32_t nkinds, capacity;
     uint32_t current;
     uint64_t clock;
-    bool open; /* an operation is under way */
+    uint32_t epoch; /* alarms of all kinds */
+    bool open;      /* an operation is under way */
     const struct switch_prior *priors;
     uint32_t npriors;
 };

@@ -11,8 +11,8 @@
 #include "kernels/codec.h"
 #include "proto/op.h"
 
-#define HOPELESS_NUM 13u /* all coded over 1.3 times raw: raw alone */
-#define HOPELESS_DEN 10u
+#define HOPELESS_NUM 2u /* all coded over twice raw: raw alone */
+#define HOPELESS_DEN 1u
 #define PRUNE_TIMES  2u  /* over twice the best: no part in trials */
 #define SURE_NUM     92u /* coded by the model alone: at most this part of raw */
 #define SURE_DEN     100u

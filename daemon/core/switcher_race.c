@@ -8,20 +8,28 @@
 
 #include "daemon/core/switcher_impl.h"
 
-#define CREDIT_FIRST (RACE_ONE * 45 / 100)
+#define CREDIT_FIRST (RACE_ONE * 5 / 100)
+#define CREDIT_EAGER (RACE_ONE * 45 / 100)
 #define CREDIT_MOST  RACE_ONE
-#define RATE         2               /* of RACE_ONE, that every operation adds to the budget, */
-#define PURSE_RATE   1               /* and to that of each other candidate */
-#define FEE          (RACE_ONE / 50) /* of measuring what may be as fast */
+#define CREDIT_KEPT  (RACE_ONE / 4)
+#define RATE         2  /* of RACE_ONE, that every operation adds to the budget, */
+#define PURSE_RATE   1  /* and to that of each other candidate */
+#define EARLY_RATE   10 /* for the first operations */
+#define EARLY        50u
+#define UNSEEN_RATE  8 /* for the first operations: all that were not measured share it */
+#define UNSEEN       300u
+#define FEE          (RACE_ONE / 100) /* of measuring what may be as fast */
 #define PURSE_MOST   (8 * RACE_ONE)
-#define OVER_MOST    (2u * RACE_ONE)
+#define OVER_MOST    (RACE_ONE * 30 / 100) /* charged beyond what was expected: one bad time is not to use up all */
+#define SURPRISE_NUM 5u                    /* a first time of over 5/4 of what was expected may be an accident */
+#define SURPRISE_DEN 4u
+#define UNLIKELY     (RACE_ONE * 9u / 8) /* one that should be so slow, by what is known or in noise, must win twice */
+#define NOISY        (RACE_ONE / 16u)
 #define NOISE_MOST   (RACE_ONE * 3 / 10)
 #define GUESS_MOST   (RACE_ONE * 30 / 100) /* what is asked for one that was never measured */
-#define RATIO_MOST   (8u * RACE_ONE)
 /* Percent: those in force before and after differ so much that what is between tells nothing. */
-#define BREAK_SLOW   130u
-#define BREAK_FAST   75u
-#define RECENT_LEAST 2u /* times of the one in force before others are measured */
+#define BREAK_SLOW 130u
+#define BREAK_FAST 75u
 
 /* By how often it was measured: the lead, of RACE_ONE, that puts it in force; how much better than it looks it may be,
  * when who is measured next is chosen; and how much of the noise is left, one by the root of the samples. */
@@ -50,8 +58,8 @@ void race_reset(struct switch_kind *k, uint32_t keep) {
         k->candidates[i].purse = 0;
     }
     k->nrecent = k->nrecent < keep ? k->nrecent : keep;
-    k->credit = CREDIT_FIRST;
-    k->waits = false;
+    k->credit = k->eager ? CREDIT_EAGER : CREDIT_FIRST;
+    k->waits = k->paid = false;
 }
 
 static uint32_t sort_recent(const struct switch_kind *k, uint64_t sorted[SWITCH_RECENT]) {
@@ -65,19 +73,19 @@ static uint32_t sort_recent(const struct switch_kind *k, uint64_t sorted[SWITCH_
 }
 
 /* The lower middle one: what disturbs, makes times longer. */
-static uint64_t recent_ns(const struct switch_kind *k) {
+uint64_t race_recent_ns(const struct switch_kind *k) {
     uint64_t sorted[SWITCH_RECENT] = {0};
     uint32_t n = sort_recent(k, sorted);
     return n ? sorted[(n - 1) / 2] : 0;
 }
 
-static uint32_t ratio_of(uint64_t a, uint64_t b) {
+uint32_t race_ratio_of(uint64_t a, uint64_t b) {
     while (a > UINT64_MAX / RACE_ONE) {
         a >>= 1;
         b >>= 1;
     }
-    uint64_t r = b ? a * RACE_ONE / b : RATIO_MOST;
-    return r > RATIO_MOST ? RATIO_MOST : r ? (uint32_t)r : 1;
+    uint64_t r = b ? a * RACE_ONE / b : RACE_MOST;
+    return r > RACE_MOST ? RACE_MOST : r ? (uint32_t)r : 1;
 }
 
 /* How much times vary: the width of the middle ones of the last five, of RACE_ONE. */
@@ -86,7 +94,7 @@ static uint32_t noise(const struct switch_kind *k) {
     uint32_t n = sort_recent(k, sorted);
     if (n < SWITCH_RECENT)
         return 0;
-    uint32_t wide = ratio_of(sorted[n - 2], sorted[1]) - RACE_ONE;
+    uint32_t wide = race_ratio_of(sorted[n - 2], sorted[1]) - RACE_ONE;
     return wide < NOISE_MOST ? wide : NOISE_MOST;
 }
 
@@ -103,13 +111,10 @@ static uint32_t measured_ratio(const struct switch_candidate *c) {
     return sorted[(n - 1) / 2];
 }
 
-uint32_t race_ratio(const struct switch_kind *k, uint32_t i) {
+/* Of one that was not measured, that takes ns by what is expected: from one that was, best from one that is coded as it
+ * is coded. */
+static uint32_t expected(const struct switch_kind *k, uint32_t i, uint64_t ns) {
     const struct switch_candidate *c = &k->candidates[i], *like = &k->candidates[k->chosen];
-    if (i == k->chosen)
-        return RACE_ONE;
-    if (c->nsamples > 0)
-        return measured_ratio(c);
-    /* By the model, from one that was measured: best from one that is coded as it is coded. */
     uint32_t by = RACE_ONE;
     for (uint32_t j = 0; j < k->ncandidates; j++) {
         const struct switch_candidate *o = &k->candidates[j];
@@ -120,20 +125,38 @@ uint32_t race_ratio(const struct switch_kind *k, uint32_t i) {
             break;
         }
     }
-    uint64_t r = (uint64_t)by * ratio_of(c->predicted_ns, like->predicted_ns) / RACE_ONE;
-    return r > RATIO_MOST ? RATIO_MOST : r ? (uint32_t)r : 1;
+    uint64_t r = (uint64_t)by * race_ratio_of(ns, like->expect_ns) / RACE_ONE;
+    return r > RACE_MOST ? RACE_MOST : r ? (uint32_t)r : 1;
+}
+
+uint32_t race_ratio(const struct switch_kind *k, uint32_t i) {
+    const struct switch_candidate *c = &k->candidates[i];
+    if (i == k->chosen)
+        return RACE_ONE;
+    return c->nsamples > 0 ? measured_ratio(c) : expected(k, i, c->expect_ns);
+}
+
+uint32_t race_low(const struct switch_kind *k, uint32_t i) {
+    const struct switch_candidate *c = &k->candidates[i];
+    if (i == k->chosen)
+        return RACE_ONE;
+    if (c->nsamples == 0)
+        return expected(k, i, c->hope_ns);
+    size_t step = step_of(c->nsamples);
+    uint32_t ratio = measured_ratio(c), hope = larger(steps[step].hope, noise(k) * steps[step].noise / RACE_ONE);
+    return ratio > hope ? ratio - hope : 1;
 }
 
 /* What measuring it is expected to cost. */
 static int32_t price(const struct switch_kind *k, uint32_t i) {
     uint32_t ratio = race_ratio(k, i), over = ratio > RACE_ONE ? ratio - RACE_ONE : 0;
-    if (k->candidates[i].nsamples == 0 && over > GUESS_MOST)
+    if (k->eager && k->candidates[i].nsamples == 0 && over > GUESS_MOST)
         over = GUESS_MOST;
     return (int32_t)over + FEE;
 }
 
 /* Whether nothing coded, or nothing raw, was measured, while the other is in force. What the model says of one by the
- * other is worth little: the link may be another. */
+ * other is worth little after an alarm: the link may be another. */
 static bool other_side_unknown(const struct switch_kind *k) {
     bool raw = k->candidates[k->chosen].codec == zipcclCodecRaw;
     for (uint32_t i = 0; i < k->ncandidates; i++) {
@@ -148,9 +171,17 @@ static int64_t hoped(const struct switch_kind *k, uint32_t i) {
     const struct switch_candidate *c = &k->candidates[i];
     bool raw = k->candidates[k->chosen].codec == zipcclCodecRaw;
     bool other_side = (c->codec == zipcclCodecRaw) != raw && other_side_unknown(k);
-    size_t step = step_of(c->nsamples);
-    uint32_t hope = larger(steps[step].hope, noise(k) * steps[step].noise / RACE_ONE);
-    return (int64_t)race_ratio(k, i) - hope - (other_side ? RACE_ONE : 0);
+    if (!k->eager || c->nsamples > 0)
+        return race_low(k, i);
+    return (int64_t)race_ratio(k, i) - RACE_ONE / 2 - (other_side ? RACE_ONE : 0);
+}
+
+/* What of the budget is there for one that may be as good: where nobody needs it, also for one that is likely to lose.
+ */
+static int32_t credit_for(const struct switch_kind *k, int64_t ratio) {
+    if (ratio < RACE_ONE)
+        return k->credit;
+    return k->since < 2 * EARLY ? 0 : k->credit - CREDIT_KEPT;
 }
 
 uint32_t race_next(const struct switch_kind *k) {
@@ -164,7 +195,7 @@ uint32_t race_next(const struct switch_kind *k) {
         if (i == k->chosen || !c->kept)
             continue;
         int64_t ratio = hoped(k, i);
-        if (price(k, i) <= (ratio < RACE_ONE ? k->credit : c->purse) && ratio < best_ratio) {
+        if ((price(k, i) <= c->purse || price(k, i) <= credit_for(k, ratio)) && ratio < best_ratio) {
             best_ratio = ratio;
             best = i;
         }
@@ -176,16 +207,29 @@ static int32_t *payer(struct switch_kind *k, uint32_t i) {
     return k->from_purse ? &k->candidates[i].purse : &k->credit;
 }
 
+/* What was in force when its operation began was not measured on purpose, and costs the budget nothing. */
+static void charge(struct switch_kind *k, uint32_t i, int32_t what) {
+    if (k->paid)
+        *payer(k, i) -= what;
+    k->paid = false;
+}
+
 void race_started(struct switch_kind *k, uint32_t i) {
     if (i != k->chosen) {
-        k->from_purse = hoped(k, i) >= RACE_ONE;
+        k->from_purse = price(k, i) > credit_for(k, hoped(k, i));
         *payer(k, i) -= price(k, i);
+        k->paid = true;
     }
-    k->credit = k->credit + RATE > CREDIT_MOST ? CREDIT_MOST : k->credit + RATE;
+    k->credit += k->since < EARLY ? EARLY_RATE : RATE;
+    k->credit = k->credit > CREDIT_MOST ? CREDIT_MOST : k->credit;
+    uint32_t others, seen;
+    race_seen(k, &others, &seen);
+    int32_t share = others > seen ? UNSEEN_RATE / (int32_t)(others - seen) : 0;
     for (uint32_t j = 0; j < k->ncandidates; j++) {
         struct switch_candidate *c = &k->candidates[j];
-        if (j != k->chosen && c->kept && c->purse < PURSE_MOST)
-            c->purse += PURSE_RATE;
+        if (j == k->chosen || !c->kept || c->purse >= PURSE_MOST)
+            continue;
+        c->purse += c->nsamples == 0 && k->since < UNSEEN && share > PURSE_RATE ? share : PURSE_RATE;
     }
 }
 
@@ -196,41 +240,56 @@ static void put_in_force(struct switch_kind *k, uint32_t i, uint32_t lead) {
         struct switch_candidate *c = &k->candidates[j];
         uint32_t n = c->nsamples < SWITCH_SAMPLES ? c->nsamples : SWITCH_SAMPLES;
         for (uint32_t s = 0; s < n && j != i; s++)
-            c->ratios[s] = (uint16_t)ratio_of(c->ratios[s], lead);
+            c->ratios[s] = (uint16_t)race_ratio_of(c->ratios[s], lead);
     }
     for (uint32_t r = 0; r < k->nrecent; r++)
         k->recent_ns[r] = k->recent_ns[r] / RACE_ONE * lead;
     k->candidates[before].nsamples = 1;
-    k->candidates[before].ratios[0] = (uint16_t)ratio_of(RACE_ONE, lead);
+    k->candidates[before].ratios[0] = (uint16_t)race_ratio_of(RACE_ONE, lead);
     k->candidates[i].nsamples = 0;
     k->chosen = i;
+}
+
+/* What is far from what was expected counts in full where it came twice. */
+static void add_sample(struct switch_kind *k, uint32_t i, uint32_t ratio) {
+    struct switch_candidate *c = &k->candidates[i];
+    uint32_t likely = race_ratio(k, i);
+    bool surprise = ratio / SURPRISE_NUM > likely / SURPRISE_DEN;
+    if (c->nsamples == 0) {
+        c->doubted = surprise && !k->eager;
+        c->unlikely = likely > UNLIKELY && (c->known || noise(k) > NOISY) && !k->eager;
+        ratio = c->doubted ? ((ratio < 2 * likely ? ratio : 2 * likely) + 3 * likely) / 4 : ratio;
+    } else if (c->nsamples == 1 && c->doubted && ratio > likely) {
+        c->ratios[0] = (uint16_t)ratio;
+    }
+    c->ratios[c->nsamples++ % SWITCH_SAMPLES] = (uint16_t)ratio;
 }
 
 /* Of the one measured before last, now that those in force before it and after it are known. */
 static uint32_t judge(struct switch_kind *k, uint64_t before, uint64_t after) {
     uint32_t i = k->waiting;
     struct switch_candidate *c = &k->candidates[i];
-    int32_t expected = price(k, i) - FEE;
+    int32_t cost = price(k, i) - FEE;
     if (before == 0)
         return 0;
-    uint32_t ratio = ratio_of(k->waiting_ns, before);
+    uint32_t ratio = race_ratio_of(k->waiting_ns, before);
     if (after / BREAK_SLOW > before / 100 || after / BREAK_FAST < before / 100) {
         /* Something changed meanwhile: it is what it is by both, else it is not known. */
-        uint32_t other = ratio_of(k->waiting_ns, after), most = ratio > other ? ratio : other;
+        uint32_t other = race_ratio_of(k->waiting_ns, after), most = ratio > other ? ratio : other;
         uint32_t least = ratio < other ? ratio : other;
         if (k->hold > 0 || (most >= RACE_ONE && least <= RACE_ONE)) {
-            *payer(k, i) += expected / 2;
+            charge(k, i, -cost / 2);
             return 0;
         }
         ratio = most < RACE_ONE ? most : least;
     }
-    /* What it did cost, in place of what was expected; one bad time is not to use up all. */
-    uint32_t over = ratio > RACE_ONE ? ratio - RACE_ONE : 0;
-    *payer(k, i) += expected - (int32_t)(over < OVER_MOST ? over : OVER_MOST);
-    c->ratios[c->nsamples++ % SWITCH_SAMPLES] = (uint16_t)ratio;
+    /* What it did cost, in place of what was expected. */
+    int32_t over = ratio > RACE_ONE ? (int32_t)ratio - RACE_ONE - cost : -cost;
+    charge(k, i, over < OVER_MOST ? over : OVER_MOST);
+    add_sample(k, i, ratio);
     ratio = measured_ratio(c);
     c->agreed_ns = before / RACE_ONE * ratio;
-    if (k->hold > 0 && c->nsamples <= 2) { /* times jump: one sample may have been taken in another time */
+    if ((k->hold > 0 || c->unlikely) && c->nsamples <= 2) { /* times jump: one sample may be an accident */
         uint16_t first = c->ratios[0], second = c->nsamples > 1 ? c->ratios[1] : RACE_ONE;
         ratio = first > second ? first : second;
     }
@@ -243,7 +302,7 @@ static uint32_t judge(struct switch_kind *k, uint64_t before, uint64_t after) {
 }
 
 uint32_t race_sample(struct switch_kind *k, uint32_t i, uint64_t ns) {
-    uint64_t before = recent_ns(k);
+    uint64_t before = race_recent_ns(k);
     if (i != k->chosen) {
         k->waits = true;
         k->waiting = i;
@@ -253,7 +312,7 @@ uint32_t race_sample(struct switch_kind *k, uint32_t i, uint64_t ns) {
     memmove(&k->recent_ns[1], &k->recent_ns[0], (SWITCH_RECENT - 1) * sizeof k->recent_ns[0]);
     k->recent_ns[0] = ns;
     k->nrecent += k->nrecent < SWITCH_RECENT;
-    k->candidates[i].agreed_ns = recent_ns(k);
+    k->candidates[i].agreed_ns = race_recent_ns(k);
     bool waits = k->waits;
     k->waits = false;
     return waits ? judge(k, before, ns) : 0;

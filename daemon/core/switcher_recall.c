@@ -5,27 +5,15 @@
  */
 #include "daemon/core/switcher_impl.h"
 
-#define RECALL_LOSER_TIMES 2u /* so much slower than the chosen one: not measured again without cause */
+#define NEAR  3u                   /* size classes */
+#define DOUBT (RACE_ONE * 8 / 100) /* of what was measured in another run */
 
-static bool is_kind(const struct switch_prior *p, const struct switch_kind *k) {
-    return p->op == k->want.op && p->dtype == k->want.dtype && p->size == k->size && p->codec == k->want.codec &&
-           p->arm == k->want.arm && p->flat == k->want.flat;
-}
-
-static const struct switch_prior *recall_find(const struct switcher *s, const struct switch_kind *k) {
-    for (uint32_t i = 0; i < s->npriors; i++) {
-        if (is_kind(&s->priors[i], k))
-            return &s->priors[i];
-    }
-    return NULL;
-}
-
-static bool is_loser(const struct switch_prior *p, const struct switch_candidate *c) {
-    for (uint32_t i = 0; p != NULL && i < p->nlosers; i++) {
-        if (p->losers[i].arm == c->arm && p->losers[i].codec == c->codec)
-            return true;
-    }
-    return false;
+/* Size classes between both; over NEAR: it is of another kind. */
+static uint32_t apart(const struct switch_prior *p, const struct switch_kind *k) {
+    if (p->op != k->want.op || p->dtype != k->want.dtype || p->codec != k->want.codec || p->arm != k->want.arm ||
+        p->flat != k->want.flat || (p->size != k->size && (p->size == SWITCH_NO_SIZE || k->size == SWITCH_NO_SIZE)))
+        return NEAR + 1;
+    return p->size > k->size ? p->size - k->size : k->size - p->size;
 }
 
 void switcher_recall(struct switcher *s, const struct switch_prior *priors, uint32_t n) {
@@ -33,20 +21,29 @@ void switcher_recall(struct switcher *s, const struct switch_prior *priors, uint
     s->npriors = n;
 }
 
-void switcher_recall_kind(const struct switcher *s, struct switch_kind *k) {
-    const struct switch_prior *p = recall_find(s, k);
-    uint32_t chosen = k->ncandidates;
-    for (uint32_t i = 0; p != NULL && i < k->ncandidates; i++) {
-        if (k->candidates[i].arm == p->chosen_arm && k->candidates[i].codec == p->chosen_codec && k->candidates[i].kept)
-            chosen = i;
+bool switcher_recall_near(const struct switcher *s, const struct switch_kind *k, struct switch_source *out) {
+    const struct switch_prior *p = NULL;
+    uint32_t least = NEAR + 1;
+    for (uint32_t i = 0; i < s->npriors && s->epoch == 0; i++) { /* after an alarm the link is another */
+        if (apart(&s->priors[i], k) < least) {
+            p = &s->priors[i];
+            least = apart(p, k);
+        }
     }
-    if (p == NULL || chosen == k->ncandidates)
-        return; /* the model does not think of it any more: things have changed */
-    k->chosen = chosen;
-    for (uint32_t i = 0; i < k->ncandidates; i++) {
-        if (i != chosen && is_loser(p, &k->candidates[i]))
-            k->candidates[i].kept = false;
+    if (p == NULL)
+        return false;
+    *out = (struct switch_source){.apart = least, .size = p->size, .n = 1};
+    out->of[0].arm = p->chosen_arm;
+    out->of[0].codec = p->chosen_codec;
+    out->of[0].ratio = out->of[0].low = RACE_ONE;
+    for (uint32_t i = 0; i < p->nothers; i++) {
+        uint32_t ratio = p->others[i].ratio, n = out->n++;
+        out->of[n].arm = p->others[i].arm;
+        out->of[n].codec = p->others[i].codec;
+        out->of[n].ratio = ratio;
+        out->of[n].low = ratio > DOUBT ? ratio - DOUBT : 1;
     }
+    return true;
 }
 
 uint32_t switcher_learned(const struct switcher *s, struct switch_prior *out, uint32_t max) {
@@ -54,7 +51,6 @@ uint32_t switcher_learned(const struct switcher *s, struct switch_prior *out, ui
     for (uint32_t i = 0; i < s->nkinds && n < max; i++) {
         const struct switch_kind *k = &s->kinds[i];
         const struct switch_candidate *chosen = &k->candidates[k->chosen];
-        const struct switch_prior *before = recall_find(s, k);
         if (!k->decided || k->ncandidates < 2)
             continue;
         struct switch_prior *p = &out[n++];
@@ -68,13 +64,11 @@ uint32_t switcher_learned(const struct switcher *s, struct switch_prior *out, ui
                                    .chosen_codec = chosen->codec};
         for (uint32_t j = 0; j < k->ncandidates; j++) {
             const struct switch_candidate *c = &k->candidates[j];
-            bool slow = c->agreed_ns > 0
-                            ? chosen->agreed_ns > 0 && c->agreed_ns / RECALL_LOSER_TIMES > chosen->agreed_ns
-                            : is_loser(before, c);
-            if (j != k->chosen && slow && p->nlosers < SWITCH_CANDIDATES - 1) {
-                p->losers[p->nlosers].arm = c->arm;
-                p->losers[p->nlosers++].codec = c->codec;
-            }
+            if (j == k->chosen || (c->nsamples == 0 && !c->known))
+                continue;
+            p->others[p->nothers].arm = c->arm;
+            p->others[p->nothers].codec = c->codec;
+            p->others[p->nothers++].ratio = (uint16_t)race_ratio(k, j);
         }
     }
     return n;

@@ -183,7 +183,7 @@ extern const struct device_ops device_host;
 /* device_load.c: the device of the CUDA module, in this process; what is loaded stays so. *why as above. */
 ZIPCCL_MUST_CHECK zipcclResult_t device_load_cuda(const struct device_config *config, const struct device_ops **ops,
                                                   struct device **device, const char **why);
-/* Whether there is a module to load; else *why. */
+/* Whether there are a module to load and a driver; else *why. */
 bool device_has_cuda(const char **why);
 
 #endif

@@ -40,7 +40,14 @@ static bool find_module(char *path, size_t size) {
 bool device_has_cuda(const char **why) {
     char path[2 * PATH_MAX];
     *why = load_why;
-    return find_module(path, sizeof(path));
+    if (!find_module(path, sizeof(path)))
+        return false;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL); /* not initialised: no call of it is made */
+    if (!driver)
+        snprintf(load_why, sizeof(load_why), "no GPU: there is no driver (libcuda.so.1)");
+    else
+        dlclose(driver);
+    return driver != NULL;
 }
 
 static void *load_module(void) {

@@ -10,7 +10,10 @@
 void worker_wait(struct worker *w, int ms) {
     struct pollfd fds[] = {{.fd = w->channel.daemon_event, .events = POLLIN},
                            {.fd = w->channel.socket, .events = POLLRDHUP}};
-    (void)poll(fds, 2, ms);
+    if (poll(fds, 2, ms) <= 0)
+        fds[0].revents = fds[1].revents = 0;
+    if (fds[0].revents)
+        worker_event_read(w->channel.daemon_event);
     worker_look(w);
     if (fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR))
         worker_kill(w, "%s", "");

@@ -31,7 +31,7 @@ bool worker_channel_open(struct worker_channel *c) {
     return true;
 }
 
-static void drain(int event) {
+void worker_event_read(int event) {
     uint64_t count;
     ssize_t n = read(event, &count, sizeof(count));
     (void)n; /* nothing to read: nobody was woken */
@@ -48,8 +48,8 @@ void worker_channel_reset(struct worker_channel *c) {
     ring_reset(&c->shared->to_daemon);
     for (unsigned i = 0; i < WORKER_BEATS; i++)
         atomic_store(&c->shared->beats[i].count, 0);
-    drain(c->worker_event);
-    drain(c->daemon_event);
+    worker_event_read(c->worker_event);
+    worker_event_read(c->daemon_event);
 }
 
 void worker_channel_close(struct worker_channel *c) {
@@ -114,9 +114,8 @@ bool worker_ring_sleep(struct worker_ring *r) {
     return false;
 }
 
-void worker_ring_wake(struct worker_ring *r, int event) {
-    if (!atomic_exchange(&r->sleeping, 0)) /* else nobody has written */
-        drain(event);
+void worker_ring_wake(struct worker_ring *r) {
+    atomic_store(&r->sleeping, 0);
 }
 
 static bool wait_for(int socket, short what, int timeout_ms) {

@@ -51,7 +51,9 @@ bool worker_ring_pop(struct worker_ring *r, struct worker_record *record, bool *
 /* Before the reader sleeps on its eventfd: false: there is something to read. */
 bool worker_ring_sleep(struct worker_ring *r);
 /* It is awake. */
-void worker_ring_wake(struct worker_ring *r, int event);
+void worker_ring_wake(struct worker_ring *r);
+/* Whenever an eventfd is readable: it may be so late, when what it told of has been read. */
+void worker_event_read(int event);
 
 /* A message of `bytes` with n descriptors; false: it cannot be sent now. Both block for at most timeout_ms. */
 bool worker_socket_send(int socket, const void *data, size_t bytes, const int *fds, unsigned n, int timeout_ms);

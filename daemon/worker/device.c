@@ -18,10 +18,12 @@
 #include "daemon/worker/worker.h"
 
 #define MEASURE_NS       60000000000ull
+#define CLOSE_NS         2000000000ull
 #define DEFAULT_LIMIT_MS 10000u
 #define MOST_TEXTS       256u
 
-enum { ID_HOST = WORKER_MAX, ID_NOTIFY, ID_TIMER, ID_EVENT }; /* of descriptors; below: a worker's socket */
+/* Of descriptors; below: a worker's socket; from ID_EVENT on: its eventfd. */
+enum { ID_HOST = WORKER_MAX, ID_NOTIFY, ID_TIMER, ID_EVENT };
 
 uint64_t workers_now_ns(void) {
     struct timespec ts;
@@ -60,7 +62,7 @@ static bool watch(struct device *d, int fd, uint32_t id) {
 }
 
 static bool open_channel(struct device *d, struct worker *w) {
-    return worker_channel_open(&w->channel) && watch(d, w->channel.daemon_event, ID_EVENT);
+    return worker_channel_open(&w->channel) && watch(d, w->channel.daemon_event, ID_EVENT + w->ordinal);
 }
 
 /* A descriptor for each buffer is kept, for workers that come to need it. */
@@ -73,8 +75,11 @@ static void raise_descriptors(void) {
 }
 
 static void workers_close(struct device *d) {
+    uint64_t end = workers_now_ns() + CLOSE_NS;
     for (unsigned i = 0; i < d->nworkers; i++)
-        worker_close(&d->workers[i]);
+        worker_dismiss(&d->workers[i]);
+    for (unsigned i = 0; i < d->nworkers; i++)
+        worker_close(&d->workers[i], end);
     scratch_close(d);
     workers_memory_free(d);
     workers_gates_free(d);
@@ -181,6 +186,8 @@ static void workers_poll(struct device *d) {
         } else if (id == ID_TIMER) {
             read_count(d->timer_fd);
             workers_tick(d);
+        } else if (id >= ID_EVENT && id - ID_EVENT < d->nworkers) {
+            worker_event_read(d->workers[id - ID_EVENT].channel.daemon_event);
         } else if (id < d->nworkers) {
             worker_look(&d->workers[id]); /* what it said last */
             worker_kill(&d->workers[id], "%s", "");

@@ -237,8 +237,9 @@ static void loop(struct process *p) {
             heartbeat_idle(own);
         if (poll(fds, 3, !sleeps ? 0 : busy ? BEATS_MS : -1) < 0)
             fds[0].revents = fds[1].revents = fds[2].revents = 0;
-        if (sleeps)
-            worker_ring_wake(ring, p->channel.worker_event);
+        worker_ring_wake(ring);
+        if (fds[0].revents)
+            worker_event_read(p->channel.worker_event);
         if (fds[2].revents & (POLLRDHUP | POLLHUP | POLLERR))
             return;
     }

@@ -4,6 +4,7 @@
  * memory that is registered later goes to its successor.
  */
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -26,7 +27,6 @@
 #define SEND_START_MS 1000
 #define END_MS        500u
 #define AWAIT_NS      (2000 * MS)
-#define CLOSE_NS      (2000 * MS)
 #define FAST_NS       (5 * MS) /* between ticks while one is down */
 #define SLOW_NS       (250 * MS)
 #define WORKER_FD     3
@@ -245,7 +245,7 @@ void worker_look(struct worker *w) {
     struct worker_ring *ring = &w->channel.shared->to_daemon;
     if (w->state != WORKER_UP && w->state != WORKER_STARTING)
         return;
-    worker_ring_wake(ring, w->channel.daemon_event);
+    worker_ring_wake(ring);
     do {
         hear(w);
     } while (!worker_ring_sleep(ring) && w->state != WORKER_DYING);
@@ -415,21 +415,21 @@ const char *worker_end(struct worker *w) {
                                     : "the GPU's worker dies";
 }
 
-void worker_close(struct worker *w) {
-    uint64_t end = workers_now_ns() + CLOSE_NS;
+void worker_dismiss(struct worker *w) {
+    if (w->state == WORKER_UP || w->state == WORKER_STARTING)
+        (void)shutdown(w->channel.socket, SHUT_WR);
+}
+
+void worker_close(struct worker *w, uint64_t end) {
+    struct pollfd gone = {.fd = w->channel.socket, .events = POLLRDHUP};
+    uint64_t now = workers_now_ns();
     if (w->state == WORKER_UP || w->state == WORKER_STARTING) {
-        close(w->channel.socket); /* it ends by itself */
-        w->channel.socket = -1;
-        w->state = WORKER_DYING;
+        worker_dismiss(w);
+        (void)poll(&gone, 1, now < end ? (int)((end - now) / MS) : 0);
+        worker_kill(w, "%s", ""); /* it has ended, or will not */
     }
-    while (w->state == WORKER_DYING) {
-        int status;
-        if (workers_now_ns() > end)
-            (void)kill(w->pid, SIGKILL);
-        if (waitpid(w->pid, &status, WNOHANG) != 0)
-            break;
-        (void)usleep(500);
-    }
+    if (w->state == WORKER_DYING)
+        (void)waitpid(w->pid, &(int){0}, 0);
     w->state = WORKER_DOWN;
     worker_channel_close(&w->channel);
 }

@@ -197,7 +197,9 @@ void workers_arm(struct device *d);
 void worker_step(struct worker *w);
 /* Waits until it is up: a moment, since all wait here; else *why. */
 bool worker_await(struct worker *w, const char **why);
-void worker_close(struct worker *w);
+/* Tells it to end; and waits for that, until a time. */
+void worker_dismiss(struct worker *w);
+void worker_close(struct worker *w, uint64_t end_ns);
 /* One that dies is waited for, for a moment: why it did, for a call that it did not answer. */
 const char *worker_end(struct worker *w);
 

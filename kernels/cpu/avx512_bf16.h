@@ -29,6 +29,12 @@ INLINE v64 load(const void *p) {
     return _mm512_loadu_si512(p);
 }
 
+/* A value that is made where it stands, not where the compiler would like to. */
+INLINE v64 here(v64 v) {
+    __asm__ volatile("" : "+v"(v));
+    return v;
+}
+
 INLINE void put(void *p, v64 v, bool stream) {
     if (stream)
         _mm512_stream_si512(p, v);

@@ -4,9 +4,7 @@
  * pipeline here: while a block's codes are made, the next one is split into its exponents and remainders, so that the
  * sums that its base needs are ready in time. A block's eight rows of 64 exponents stay in registers.
  */
-#include "kernels/cpu/avx512_bf16.h"
-
-#define RARE(c) __builtin_expect(!!(c), 0)
+#include "kernels/cpu/avx512_bf16_rows.h"
 
 enum {
     TIER_BUDGET = STEP - TIER_BODY - ZFMT_TIER_MARGIN,
@@ -16,16 +14,6 @@ enum {
     TOP7_BUDGET = STEP - TOP7_BODY - ZFMT_TIER_MARGIN
 };
 
-/* Planes and codes are bit matrices, transposed 8 by 8. Tier packs the codes of four rows into bytes, two bits a row; a
- * qword of the transpose then has byte p of row r at 2 * r + p. g_plane gathers plane p of eight rows from two of
- * them. */
-static const uint8_t g_plane[2][64] __attribute__((aligned(64))) = {
-    {0,  8,   16,  24,  32, 40, 48, 56, 2,   10,  18,  26,  34, 42, 50, 58,  4,   12,  20,  28, 36, 44,
-     52, 60,  6,   14,  22, 30, 38, 46, 54,  62,  64,  72,  80, 88, 96, 104, 112, 120, 66,  74, 82, 90,
-     98, 106, 114, 122, 68, 76, 84, 92, 100, 108, 116, 124, 70, 78, 86, 94,  102, 110, 118, 126},
-    {1,  9,   17,  25,  33, 41, 49, 57, 3,   11,  19,  27,  35, 43, 51, 59,  5,   13,  21,  29, 37, 45,
-     53, 61,  7,   15,  23, 31, 39, 47, 55,  63,  65,  73,  81, 89, 97, 105, 113, 121, 67,  75, 83, 91,
-     99, 107, 115, 123, 69, 77, 85, 93, 101, 109, 117, 125, 71, 79, 87, 95,  103, 111, 119, 127}};
 /* top7 packs two rows, four bits a row: planes 0 and 1, then twice plane 2, of four rows. */
 static const uint8_t g_plane3[2][64] __attribute__((aligned(64))) = {
     {0,   8,   16, 24, 32, 40, 48,  56,  4,   12,  20,  28,  36, 44, 52, 60, 64,  72,  80,  88, 96, 104,
@@ -35,12 +23,8 @@ static const uint8_t g_plane3[2][64] __attribute__((aligned(64))) = {
      114, 122, 70, 78, 86, 94, 102, 110, 118, 126, 2,   10,  18, 26, 34, 42, 50,  58,  6,   14, 22, 30,
      38,  46,  54, 62, 66, 74, 82,  90,  98,  106, 114, 122, 70, 78, 86, 94, 102, 110, 118, 126}};
 
-/* The low bytes of eight qwords, and the bytes above. */
-static const uint8_t g_sums[64]
-    __attribute__((aligned(64))) = {0, 8, 16, 24, 32, 40, 48, 56, 1, 9, 17, 25, 33, 41, 49, 57};
-
-INLINE unsigned count(__mmask64 m) {
-    return (unsigned)__builtin_popcountll(_cvtmask64_u64(m));
+INLINE unsigned first_byte(v64 v) {
+    return (unsigned)_mm_cvtsi128_si32(_mm512_castsi512_si128(v)) & 0xff;
 }
 
 /* The exponents of row i of a block. */
@@ -58,59 +42,9 @@ INLINE v64 split(const uint8_t *src, unsigned i, uint8_t *plane, bool stream) {
     return _mm512_permutex2var_epi8(a, load(g_pick2[1]), b);
 }
 
-/* Step 2 of the rule: the guess in every byte. */
-INLINE v64 guess(v64 r0, v64 r2, v64 r4, v64 r6) {
-    const v64 max = _mm512_max_epu8(_mm512_max_epu8(r0, r2), _mm512_max_epu8(r4, r6));
-    const v64 least = _mm512_subs_epu8(max, set1(MODEL_FLOOR)), none = _mm512_setzero_si512(), one = set1(1);
-    /* max(e, least) - least is at most MODEL_FLOOR, so four of them fit a byte. */
-    const v64 over = _mm512_add_epi8(_mm512_add_epi8(_mm512_subs_epu8(r0, least), _mm512_subs_epu8(r2, least)),
-                                     _mm512_add_epi8(_mm512_subs_epu8(r4, least), _mm512_subs_epu8(r6, least)));
-    const v64 sum = _mm512_add_epi64(_mm512_slli_epi64(_mm512_sad_epu8(least, none), 2), _mm512_sad_epu8(over, none));
-    /* The eight sums fit 16 bits: their low bytes and their high bytes are added up apart. */
-    __m128i x = _mm512_castsi512_si128(_mm512_permutexvar_epi8(load(g_sums), sum));
-    x = _mm_add_epi64(_mm_sad_epu8(x, _mm_setzero_si128()), _mm_cvtsi32_si128(MODEL_BIAS));
-    /* Byte 1 carries into byte 8; as the sum of both is at most 255 or means 255, this is the rule's division. */
-    x = _mm_adds_epu8(x, _mm_bsrli_si128(x, 7));
-    return _mm512_permutexvar_epi8(one, _mm512_castsi128_si512(x));
-}
-
-INLINE unsigned first_byte(v64 v) {
-    return (unsigned)_mm_cvtsi128_si32(_mm512_castsi512_si128(v)) & 0xff;
-}
-
-/* Bit matrices of 8 by 8 transposed: byte k of a qword gets bit k of its bytes, the first byte's lowest. */
-INLINE v64 transpose(v64 v) {
-    const v64 back = _mm512_set_epi64(0x08090a0b0c0d0e0f, 0x0001020304050607, 0x08090a0b0c0d0e0f, 0x0001020304050607,
-                                      0x08090a0b0c0d0e0f, 0x0001020304050607, 0x08090a0b0c0d0e0f, 0x0001020304050607);
-    return _mm512_gf2p8affine_epi64_epi8(_mm512_set1_epi64((long long)0x8040201008040201ull),
-                                         _mm512_shuffle_epi8(v, back), 0);
-}
-
-/* The bytes of v in mask to out; returns their count. Where mostly more than 32 are to be had (many), the store is a
- * whole one; else its upper half is left to a branch, as most stores cross a line. */
-INLINE unsigned compact_row(uint8_t *out, v64 v, __mmask64 mask, bool many) {
-    const unsigned n = count(mask);
-    const v64 packed = _mm512_mask_compress_epi8(v, mask, v); /* zeroing would wait for the register's last value */
-    if (many) {
-        _mm512_storeu_si512(out, packed);
-        return n;
-    }
-    _mm256_storeu_si256((__m256i *)(void *)out, _mm512_castsi512_si256(packed));
-    if (RARE(n > 32))
-        _mm256_storeu_si256((__m256i *)(void *)(out + 32), _mm512_extracti64x4_epi64(packed, 1));
-    return n;
-}
-
 /* The code of row i among those of the four rows, two bits each. */
 INLINE v64 pack(v64 packed, v64 c, unsigned i) {
     return i % 4 ? _mm512_or_si512(packed, _mm512_slli_epi16(c, 2 * (i % 4))) : c;
-}
-
-/* The packed codes of eight rows as planes. */
-INLINE void put_codes(v64 low, v64 high, uint8_t *plane0, uint8_t *plane1, bool stream) {
-    const v64 a = transpose(low), b = transpose(high);
-    put(plane0, _mm512_permutex2var_epi8(a, load(g_plane[0]), b), stream);
-    put(plane1, _mm512_permutex2var_epi8(a, load(g_plane[1]), b), stream);
 }
 
 /* Tier 1 of row i; packed gets its code. Returns the count of escapes. */
@@ -223,17 +157,20 @@ static __attribute__((noinline)) unsigned code_block(const uint8_t *src, struct 
     return n;
 }
 
-/* The count of escapes of tier 3; no_zeros: all e > 0. */
-INLINE unsigned far_of(const uint8_t *src, unsigned base, bool *no_zeros) {
-    const v64 top = set1(base + 2);
-    v64 least = set1(255), far = _mm512_setzero_si512();
-    for (unsigned i = 0; i < 8; i++) {
-        const v64 e = exponents(src, i);
-        least = _mm512_min_epu8(least, e);
-        far = _mm512_mask_add_epi8(far, _mm512_cmpge_epu8_mask(_mm512_sub_epi8(top, e), set1(9)), far, set1(1));
+/* Of n escapes of tier 1 with this base, those of tier 3. no_zeros: all e > 0, of which the escapes tell where base is
+ * no less than 3; else it may be false though they are. */
+INLINE unsigned far_of(const uint8_t *escapes, unsigned n, unsigned base, bool *no_zeros) {
+    const v64 zero = set1(base);
+    unsigned far = 0;
+    uint64_t zeros = 0;
+    for (unsigned i = 0; i < n; i += 64) {
+        const v64 d = load(escapes + i);
+        const uint64_t valid = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
+        far += count(_mm512_mask_cmpge_epu8_mask(valid, _mm512_add_epi8(d, set1(2)), set1(9)));
+        zeros |= _mm512_mask_cmpeq_epi8_mask(valid, d, zero);
     }
-    *no_zeros = _mm512_testn_epi8_mask(least, least) == 0;
-    return (unsigned)_mm512_reduce_add_epi64(_mm512_sad_epu8(far, _mm512_setzero_si512()));
+    *no_zeros = base > 2 && zeros == 0;
+    return far;
 }
 
 /* A block that is not as most; its tier 1 is coded with the guess and has n escapes. Returns the escapes that stay. */
@@ -246,7 +183,7 @@ static __attribute__((noinline)) unsigned settle(const uint8_t *src, unsigned n,
     }
     /* Mostly tier 3 alone says that the guess pays. */
     bool no_zeros;
-    const unsigned n3 = far_of(src, head->base, &no_zeros);
+    const unsigned n3 = far_of(escapes, n, head->base, &no_zeros);
     if (no_zeros && (n <= TIER_SURE || model_price(n, n, n3) <= 4 * TIER_BUDGET))
         return n;
     v64 e[8];
@@ -284,41 +221,6 @@ INLINE v64 common(const v64 e[8]) {
     v = _mm512_ternarylogic_epi64(v, e[3], e[4], 0x80);
     v = _mm512_ternarylogic_epi64(v, e[5], e[6], 0x80);
     return _mm512_and_si512(v, e[7]);
-}
-
-INLINE v64 least_of(const v64 e[8]) {
-    const v64 a = _mm512_min_epu8(_mm512_min_epu8(e[0], e[1]), _mm512_min_epu8(e[2], e[3]));
-    return _mm512_min_epu8(a, _mm512_min_epu8(_mm512_min_epu8(e[4], e[5]), _mm512_min_epu8(e[6], e[7])));
-}
-
-INLINE bool any_zero(v64 v) {
-    return _mm512_testn_epi8_mask(v, v) != 0;
-}
-
-/* A block's codes while the next block is split; e and top change from this block's to the next's. Returns the count of
- * escapes. no_zeros tells whether all e > 0; without exact, which is half the price, it may be false though they are.
- */
-INLINE unsigned code_and_split(const uint8_t *next, uint8_t *plane, v64 e[8], v64 *top, uint8_t *body, uint8_t *escapes,
-                               bool stream, bool many, bool exact, bool *no_zeros) {
-    const v64 base = *top, three = set1(3);
-    v64 even[4], packed[2];
-    unsigned n = 0;
-    *no_zeros = !any_zero(exact ? least_of(e) : common(e));
-    even[0] = split(next, 0, plane, stream);
-    even[1] = split(next, 2, plane, stream);
-    even[2] = split(next, 4, plane, stream);
-    even[3] = split(next, 6, plane, stream);
-    *top = guess(even[0], even[1], even[2], even[3]);
-#define ROW(i)                                                                                                         \
-    {                                                                                                                  \
-        const v64 d = _mm512_sub_epi8(base, e[i]);                                                                     \
-        n += code_row(d, _mm512_min_epu8(d, three), i, packed, escapes + n, many);                                     \
-        e[i] = (i) % 2 ? split(next, i, plane, stream) : even[(i) / 2];                                                \
-    }
-    EACH8(ROW)
-#undef ROW
-    put_codes(packed[0], packed[1], body, body + ZFMT_PLANE, stream);
-    return n;
 }
 
 /* Where an encoder is, and what the last block was. */

@@ -64,7 +64,7 @@ static void test_recall(void **state) {
             learned[k].chosen_arm = kind->candidates[i].arm;
             learned[k].chosen_codec = kind->candidates[i].codec;
         }
-        learned[k].nlosers = 0;
+        learned[k].nothers = 0;
         sim_free(&g_sim);
     }
     sim_init(&g_sim, 1, 3, 1);
@@ -86,20 +86,21 @@ static void test_recall(void **state) {
     sim_free(&g_sim);
 }
 
-/* What was slower by far takes no part, what the model does not know of is not taken up. */
-static void test_recall_losers(void **state) {
+/* What was slower by far is not measured at first, what the model does not know of is not taken up. */
+static void test_recall_others(void **state) {
     (void)state;
     struct switch_choice choice;
     struct switch_want want = sim_want(zipcclOpAllGather, 4 * MIB);
-    struct switch_prior prior = {.op = zipcclOpAllGather,
-                                 .dtype = (uint8_t)want.dtype,
-                                 .size = 22,
-                                 .codec = (uint8_t)want.codec,
-                                 .arm = (uint8_t)want.arm,
-                                 .chosen_arm = (uint8_t)want.arm,
-                                 .chosen_codec = zipcclCodecTier,
-                                 .nlosers = 2,
-                                 .losers = {{(uint8_t)want.arm, zipcclCodecRaw}, {(uint8_t)want.arm, zipcclCodecTop7}}};
+    struct switch_prior prior = {
+        .op = zipcclOpAllGather,
+        .dtype = (uint8_t)want.dtype,
+        .size = 22,
+        .codec = (uint8_t)want.codec,
+        .arm = (uint8_t)want.arm,
+        .chosen_arm = (uint8_t)want.arm,
+        .chosen_codec = zipcclCodecTier,
+        .nothers = 2,
+        .others = {{(uint8_t)want.arm, zipcclCodecRaw, 1500}, {(uint8_t)want.arm, zipcclCodecTop7, 2100}}};
     sim_init(&g_sim, 1, 2, 1);
     for (unsigned i = 0; i < 2; i++)
         switcher_recall(&g_sim.nodes[i], &prior, 1);
@@ -110,7 +111,9 @@ static void test_recall_losers(void **state) {
     /* They are remembered as such, though nobody measured them. */
     struct switch_prior again;
     assert_int_equal(switcher_learned(&g_sim.nodes[0], &again, 1), 1);
-    assert_int_equal(again.nlosers, 2);
+    assert_int_equal(again.nothers, 2);
+    assert_in_range(again.others[0].ratio, 1490, 1510);
+    assert_in_range(again.others[1].ratio, 2080, 2120);
     sim_free(&g_sim);
     sim_init(&g_sim, 1, 2, 1);
     prior.chosen_arm = zipcclArmFlat;
@@ -168,12 +171,12 @@ static void test_ranges(void **state) {
         uint64_t link = i == 11 ? 0 : 1000;
         uint8_t *fields[] = {
             &prior.op,         &prior.dtype,      &prior.size,         &prior.codec,   &prior.arm,
-            &prior.flat,       &prior.chosen_arm, &prior.chosen_codec, &prior.nlosers, &prior.losers[0].codec,
+            &prior.flat,       &prior.chosen_arm, &prior.chosen_codec, &prior.nothers, &prior.others[0].codec,
             &prior.reserved[2]};
         if (i < 11)
             *fields[i] = 200;
         if (i == 9)
-            prior.nlosers = 1;
+            prior.nothers = 1;
         profile_make(&p, NULL, 1, link, &model, &prior, 1);
         assert_false(profile_read(&p, sizeof p, &out, &why));
         assert_non_null(strstr(why, i == 11 ? "number" : "choice"));
@@ -301,7 +304,7 @@ static int remove_dir(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recall),     cmocka_unit_test(test_recall_losers),
+        cmocka_unit_test(test_recall),     cmocka_unit_test(test_recall_others),
         cmocka_unit_test(test_every_byte), cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_merge),      cmocka_unit_test_setup_teardown(test_store, make_dir, remove_dir),
     };

@@ -77,6 +77,8 @@ double sim_run(struct sim *s, const struct switch_want *want, struct switch_choi
     s->report = word;
     double ns = sim_true_ns(s, want, first.arm, first.codec);
     double noise = 1 + s->world.noise * (2 * sim_uniform(s) - 1);
+    if (s->world.outliers > 0 && sim_uniform(s) < s->world.outliers)
+        noise *= 3;
     double from = (double)want->bytes, to = from / s->world.ratio[first.codec];
     bool coded = first.codec != zipcclCodecRaw;
     for (uint32_t n = 0; n < s->shape.nnodes; n++) {

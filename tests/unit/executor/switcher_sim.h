@@ -17,6 +17,7 @@ struct sim_world {
     double overlap;   /* share of the codec's work that hides behind the link */
     double noise;     /* times vary by so much, evenly */
     double node_skew; /* and by so much from node to node */
+    double outliers;  /* share of operations that take three times as long */
     double ratio[zipcclNumCodecs];
 };
 

@@ -99,7 +99,8 @@ int fake_worker_run(int fd) {
         struct pollfd p[] = {{.fd = g_channel.worker_event, .events = POLLIN}, {.fd = fd, .events = POLLRDHUP}};
         if (worker_ring_sleep(ring)) {
             (void)poll(p, 2, -1);
-            worker_ring_wake(ring, g_channel.worker_event);
+            worker_ring_wake(ring);
+            worker_event_read(g_channel.worker_event);
         }
         if (p[1].revents)
             return 0;
