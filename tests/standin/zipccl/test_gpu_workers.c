@@ -208,21 +208,30 @@ static void case_fault(struct e2e *e) {
 E2E_CASE(fault, 100)
 
 /* A job that its worker does not end in time: the worker is stopped, and never again runs by itself. */
-static void case_stuck(struct e2e *e) {
-    static const struct work work = {0, zipcclCodecTier, 0}, next = {0, zipcclCodecTier, 5};
+static void stick(struct e2e *e, const char *layout, zipcclCodec_t codec) {
+    const struct work work = {0, codec, 0}, next = {0, codec, 5};
     struct e2e_group g;
     e2e_set(e, "device=cuda");
     e2e_set(e, "worker_timeout=1s");
-    e2e_daemons(e, 1);
-    e2e_start(e, &g, "00", work_rank, &work);
+    e2e_daemons(e, layout[1] == '1' ? 2 : 1);
+    e2e_start(e, &g, layout, work_rank, &work);
     await_work(e, &g, 10);
     kill(worker_of(e, 0, 0), SIGSTOP);
     e2e_wait(e, &g, 30);
     for (int rank = 0; rank < 2; rank++)
         e2e_expect(&g, rank, zipcclUnhandledDeviceError, 5, "all-gather #", "GPU 0", "stuck", NULL);
-    e2e_ranks(e, "00", work_rank, &next, 60);
+    e2e_ranks(e, layout, work_rank, &next, 60);
+}
+
+static void case_stuck(struct e2e *e) {
+    stick(e, "00", zipcclCodecTier);
 }
 E2E_CASE(stuck, 60)
+
+static void case_stuck_raw(struct e2e *e) {
+    stick(e, "01", zipcclCodecRaw);
+}
+E2E_CASE(stuck_raw, 60)
 
 static void await_end(pid_t pid) {
     double end = e2e_now() + 5;
@@ -288,9 +297,10 @@ static void case_again(struct e2e *e) {
 E2E_CASE(again, 100)
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed),  cmocka_unit_test(test_killed_raw),
-                                       cmocka_unit_test(test_fault),   cmocka_unit_test(test_stuck),
-                                       cmocka_unit_test(test_orphans), cmocka_unit_test(test_again)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed),    cmocka_unit_test(test_killed_raw),
+                                       cmocka_unit_test(test_fault),     cmocka_unit_test(test_stuck),
+                                       cmocka_unit_test(test_stuck_raw), cmocka_unit_test(test_orphans),
+                                       cmocka_unit_test(test_again)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
