@@ -26,7 +26,8 @@ struct exec_probe {
     uint64_t key, max_bytes;
     uint32_t node, from, to; /* ring neighbours */
     struct fabric_peer *from_peer, *to_peer;
-    uint8_t *out, *in; /* max_bytes each */
+    uint8_t *out, *in;              /* max_bytes each */
+    struct probe_message *messages; /* under way */
     unsigned under_way;
     bool sent_all, got_all;
     zipcclResult_t result;
@@ -37,6 +38,7 @@ struct exec_probe {
 };
 
 struct probe_message {
+    struct probe_message *next, **at; /* of the probe's */
     struct exec_probe *probe;
     union {
         struct fabric_send send;
@@ -50,8 +52,19 @@ static uint64_t now_ns(void) {
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+static void drop_message(struct probe_message *m) {
+    *m->at = m->next;
+    if (m->next)
+        m->next->at = m->at;
+    m->probe->under_way--;
+    free(m);
+}
+
+/* Messages are left where the fabric was closed before it told of them. */
 static void free_probe(struct exec_probe *p) {
     const struct executor_config *config = &p->executor->config;
+    while (p->messages)
+        drop_message(p->messages);
     if (p->out)
         config->device_ops->free(config->device, p->out, p->max_bytes);
     if (p->in)
@@ -94,6 +107,11 @@ static struct probe_message *new_message(struct exec_probe *p) {
     struct probe_message *m = p->result ? NULL : calloc(1, sizeof(*m));
     if (m) {
         m->probe = p;
+        m->next = p->messages;
+        m->at = &p->messages;
+        if (m->next)
+            m->next->at = &m->next;
+        p->messages = m;
         p->under_way++;
     } else {
         stop(p, zipcclOutOfMemory);
@@ -104,8 +122,7 @@ static struct probe_message *new_message(struct exec_probe *p) {
 static void sent(struct fabric_send *send, zipcclResult_t result) {
     struct probe_message *m = send->arg;
     struct exec_probe *p = m->probe;
-    free(m);
-    p->under_way--;
+    drop_message(m);
     if (result)
         stop(p, result);
     check_end(p);
@@ -156,8 +173,7 @@ static void answered(struct fabric_recv *recv, zipcclResult_t result) {
     struct probe_message *m = recv->arg;
     struct exec_probe *p = m->probe;
     uint64_t took = now_ns() - p->started;
-    free(m);
-    p->under_way--;
+    drop_message(m);
     if (result) {
         stop(p, result);
     } else if (!p->result) {
@@ -193,8 +209,7 @@ static void asked(struct fabric_recv *recv, zipcclResult_t result) {
     struct exec_probe *p = m->probe;
     bool end = recv->header.flags & FLAG_END;
     uint32_t tag = recv->tag;
-    free(m);
-    p->under_way--;
+    drop_message(m);
     if (result) {
         stop(p, result);
     } else if (end) {
