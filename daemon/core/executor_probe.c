@@ -63,8 +63,10 @@ static void drop_message(struct probe_message *m) {
 /* Messages are left where the fabric was closed before it told of them. */
 static void free_probe(struct exec_probe *p) {
     const struct executor_config *config = &p->executor->config;
-    while (p->messages)
-        drop_message(p->messages);
+    for (struct probe_message *m = p->messages, *next; m; m = next) {
+        next = m->next;
+        free(m);
+    }
     if (p->out)
         config->device_ops->free(config->device, p->out, p->max_bytes);
     if (p->in)
