@@ -19,27 +19,6 @@
 
 #include "daemon/device/module.h"
 
-void cuda_queue_init(struct cuda_queue *q) {
-    q->head = NULL;
-    q->tail = &q->head;
-}
-
-void cuda_queue_push(struct cuda_queue *q, struct device_job *job) {
-    job->next = NULL;
-    *q->tail = job;
-    q->tail = &job->next;
-}
-
-struct device_job *cuda_queue_pop(struct cuda_queue *q) {
-    struct device_job *job = q->head;
-    if (job) {
-        q->head = job->next;
-        if (!q->head)
-            q->tail = &q->head;
-    }
-    return job;
-}
-
 void cuda_notify(struct device *d) {
     uint64_t one = 1;
     ssize_t n;
@@ -213,7 +192,7 @@ static zipcclResult_t cuda_open(const struct device_config *config, struct devic
     d->epoll_fd = d->event_fd = -1;
     d->pool.pin = cuda_pin;
     d->pool.unpin = cuda_unpin;
-    cuda_queue_init(&d->done);
+    job_queue_init(&d->done);
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->wake, NULL);
     zipcclResult_t result = find_gpus(d, why);
@@ -296,15 +275,10 @@ void cuda_poll(struct device *d) {
     ssize_t n = read(d->event_fd, &count, sizeof(count));
     (void)n; /* nothing to read: the lists say what there is */
     pthread_mutex_lock(&d->lock);
-    struct device_job *job = d->done.head;
-    cuda_queue_init(&d->done);
+    struct device_job *done = job_queue_take(&d->done);
     pthread_mutex_unlock(&d->lock);
     cuda_lanes_fill(d); /* before callbacks, so that the GPUs have work meanwhile */
-    while (job) {
-        struct device_job *next = job->next; /* done may use the job again */
-        job->done(job);
-        job = next;
-    }
+    job_list_done(done);
     cuda_gates_run(d);
 }
 

@@ -15,6 +15,7 @@
 #include <pthread.h>
 
 #include "daemon/device/host.h"
+#include "daemon/device/job_queue.h"
 #include "daemon/device/ranges.h"
 #include "kernels/cuda/codec_cuda.h"
 
@@ -40,10 +41,6 @@ struct cuda_driver {
     bool has_vmm; /* all but the first */
 };
 
-struct cuda_queue {
-    struct device_job *head, **tail;
-};
-
 /* A launched job. Its table and results lie in `host`, pinned, and in `device`; args_bytes of the lane each. */
 struct cuda_slot {
     struct device_job *job;
@@ -60,7 +57,7 @@ enum cuda_kind { CUDA_ENCODE, CUDA_DECODE, CUDA_COPY, CUDA_KINDS };
 struct cuda_lane {
     struct cuda_gpu *gpu;
     cudaStream_t stream;
-    struct cuda_queue waiting; /* loop thread */
+    struct job_queue waiting; /* loop thread */
     struct cuda_slot slots[CUDA_DEPTH];
     unsigned head, n; /* under the lock */
     uint8_t *scratch; /* on the GPU */
@@ -126,7 +123,7 @@ struct device {
     pthread_cond_t wake;
     pthread_t thread;
     bool has_thread, stop;            /* the latter under the lock, as all below */
-    struct cuda_queue done;           /* ended, for poll */
+    struct job_queue done;            /* ended, for poll */
     struct cuda_gate *gates, *opened; /* that wait; for poll */
     struct cuda_gate *spare_gates;
     struct heartbeat heartbeat;
@@ -142,9 +139,6 @@ bool cuda_gpu_check(struct cuda_gpu *gpu, cudaError_t error, const char *what);
 zipcclResult_t cuda_result(cudaError_t error);
 void cuda_poll(struct device *d);
 void cuda_notify(struct device *d); /* poll has something to do */
-void cuda_queue_init(struct cuda_queue *q);
-void cuda_queue_push(struct cuda_queue *q, struct device_job *job);
-struct device_job *cuda_queue_pop(struct cuda_queue *q);
 
 /* cuda_driver.c: false, with *why, where a call is missing that every driver has */
 bool cuda_driver_load(struct cuda_driver *driver, const char **why);

@@ -71,7 +71,7 @@ static cudaError_t grow_scratch(struct cuda_lane *lane, size_t bytes) {
 
 cudaError_t cuda_lane_init(struct cuda_lane *lane, struct cuda_gpu *gpu, int priority) {
     lane->gpu = gpu;
-    cuda_queue_init(&lane->waiting);
+    job_queue_init(&lane->waiting);
     cudaError_t e = cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking, priority);
     for (unsigned i = 0; e == cudaSuccess && i < CUDA_DEPTH; i++) {
         e = cudaEventCreateWithFlags(&lane->slots[i].begin, cudaEventDefault);
@@ -99,7 +99,7 @@ void cuda_lane_free(struct cuda_lane *lane) {
 
 static void give_back(struct device *d, struct device_job *job) {
     pthread_mutex_lock(&d->lock);
-    cuda_queue_push(&d->done, job);
+    job_queue_push(&d->done, job);
     pthread_mutex_unlock(&d->lock);
     cuda_notify(d);
 }
@@ -157,7 +157,7 @@ static void fill(struct cuda_lane *lane) {
     while (lane->waiting.head) {
         struct device_job *job = lane->waiting.head;
         if (atomic_load(&lane->gpu->failed)) {
-            (void)cuda_queue_pop(&lane->waiting);
+            (void)job_queue_pop(&lane->waiting);
             fail_job(lane, job, cudaErrorUnknown, "");
             continue;
         }
@@ -167,7 +167,7 @@ static void fill(struct cuda_lane *lane) {
             e = make_room(lane, job, n);
         if (e == cudaErrorNotReady)
             return; /* the end of one brings us here again */
-        (void)cuda_queue_pop(&lane->waiting);
+        (void)job_queue_pop(&lane->waiting);
         if (e != cudaSuccess) {
             (void)cudaGetLastError();
             fail_job(lane, job, e, "memory for work");
@@ -203,7 +203,7 @@ void cuda_lane_submit(struct cuda_gpu *gpu, enum cuda_kind kind, struct device_j
             least = n;
         }
     }
-    cuda_queue_push(&best->waiting, job);
+    job_queue_push(&best->waiting, job);
     fill(best);
 }
 
@@ -239,7 +239,7 @@ static void end_first(struct device *d, struct cuda_lane *lane) {
     pthread_mutex_lock(&d->lock);
     lane->head = (lane->head + 1) % CUDA_DEPTH;
     lane->n--;
-    cuda_queue_push(&d->done, job);
+    job_queue_push(&d->done, job);
     pthread_mutex_unlock(&d->lock);
 }
 

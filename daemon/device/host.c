@@ -6,6 +6,7 @@
  * list of finished jobs was empty.
  */
 #include "daemon/device/host.h"
+#include "daemon/device/job_queue.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -22,10 +23,6 @@
 
 #define MAX_WORKERS     64u
 #define DEFAULT_WORKERS 4u
-
-struct queue {
-    struct device_job *head, **tail;
-};
 
 struct worker {
     struct device *device;
@@ -46,28 +43,17 @@ struct device {
     bool stop;
 
     pthread_mutex_t done_lock;
-    struct queue done;
+    struct job_queue done;
 
     struct host_scratch inline_scratch; /* of the loop thread */
     unsigned nworkers;
     struct worker workers[MAX_WORKERS];
 };
 
-static void queue_init(struct queue *q) {
-    q->head = NULL;
-    q->tail = &q->head;
-}
-
-static void queue_push(struct queue *q, struct device_job *job) {
-    job->next = NULL;
-    *q->tail = job;
-    q->tail = &job->next;
-}
-
 static void give_back(struct device *d, struct device_job *job) {
     pthread_mutex_lock(&d->done_lock);
     bool first = !d->done.head;
-    queue_push(&d->done, job);
+    job_queue_push(&d->done, job);
     pthread_mutex_unlock(&d->done_lock);
     if (first) {
         uint64_t one = 1;
@@ -141,7 +127,7 @@ static zipcclResult_t host_open(const struct device_config *config, struct devic
     if (!d)
         return zipcclOutOfMemory;
     d->config = *config;
-    queue_init(&d->done);
+    job_queue_init(&d->done);
     pthread_mutex_init(&d->lock, NULL);
     pthread_mutex_init(&d->done_lock, NULL);
     pthread_cond_init(&d->wake, NULL);
@@ -228,14 +214,9 @@ static void host_poll(struct device *d) {
     ssize_t n = read(d->event_fd, &count, sizeof(count));
     (void)n; /* nothing to read: the list says what there is */
     pthread_mutex_lock(&d->done_lock);
-    struct device_job *job = d->done.head;
-    queue_init(&d->done);
+    struct device_job *done = job_queue_take(&d->done);
     pthread_mutex_unlock(&d->done_lock);
-    while (job) {
-        struct device_job *next = job->next; /* done may use the job again */
-        job->done(job);
-        job = next;
-    }
+    job_list_done(done);
 }
 
 static void host_describe(const struct device *d, char *text, size_t size) {

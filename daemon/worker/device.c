@@ -198,13 +198,7 @@ static void workers_poll(struct device *d) {
         worker_look(&d->workers[i]);
     d->looking = false;
     device_host.poll(d->host);
-    struct device_job *job = d->done.head;
-    job_queue_init(&d->done);
-    while (job) {
-        struct device_job *next = job->next; /* done may use the job again */
-        job->done(job);
-        job = next;
-    }
+    job_list_done(job_queue_take(&d->done));
     workers_gates_run(d);
 }
 

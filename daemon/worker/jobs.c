@@ -9,27 +9,6 @@
 #include "daemon/worker/supervisor.h"
 #include "kernels/codec.h"
 
-void job_queue_init(struct job_queue *q) {
-    q->head = NULL;
-    q->tail = &q->head;
-}
-
-void job_queue_push(struct job_queue *q, struct device_job *job) {
-    job->next = NULL;
-    *q->tail = job;
-    q->tail = &job->next;
-}
-
-struct device_job *job_queue_pop(struct job_queue *q) {
-    struct device_job *job = q->head;
-    if (job) {
-        q->head = job->next;
-        if (!q->head)
-            q->tail = &q->head;
-    }
-    return job;
-}
-
 /* The i-th address that a job names; false past the last. */
 static bool address(const struct device_job *job, uint32_t i, const void **ptr) {
     const void *own[] = {job->dst, job->work == DEVICE_REDUCE ? NULL : job->src,

@@ -10,6 +10,7 @@
 #define ZIPCCL_DAEMON_WORKER_SUPERVISOR_H
 
 #include "daemon/device/host.h"
+#include "daemon/device/job_queue.h"
 #include "daemon/device/ranges.h"
 #include "daemon/worker/channel.h"
 
@@ -20,10 +21,6 @@ enum worker_state {
     WORKER_STARTING, /* it has not said that it is ready */
     WORKER_UP,
     WORKER_DYING, /* killed, not reaped yet */
-};
-
-struct job_queue {
-    struct device_job *head, **tail;
 };
 
 struct gate {
@@ -144,9 +141,6 @@ const char *workers_text(struct device *d, const char *text);
 void workers_notify(struct device *d); /* poll has something to do */
 
 /* jobs.c */
-void job_queue_init(struct job_queue *q);
-void job_queue_push(struct job_queue *q, struct device_job *job);
-struct device_job *job_queue_pop(struct job_queue *q);
 bool workers_submit(struct device *d, struct device_job *job);
 void worker_pump(struct worker *w);                                                /* tells it what waits and fits */
 const char *worker_job_done(struct worker *w, const struct worker_record *record); /* else what is wrong with it */

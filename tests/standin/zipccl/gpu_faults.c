@@ -121,3 +121,12 @@ unsigned long gpu_counted(const struct e2e *e, const char *of, const char *call,
     free(entries);
     return total;
 }
+
+void gpu_counted_daemons(struct e2e *e) {
+    e2e_set(e, "device=cuda");
+    e2e_set(e, "chunk_bytes=64KiB");
+    e2e_daemons(e, 2);
+    e2e_daemon_stop(e, 0, 20);
+    gpu_arm(e, NULL, NULL);
+    gpu_start_node0(e);
+}

@@ -21,6 +21,8 @@ extern unsigned gpu_ncalls;
 void gpu_faults_rank(struct e2e_rank *r);
 /* The daemon of node 0 counts its calls, in count.PID, and fails where it was told to; so does what it forks. */
 void gpu_start_node0(struct e2e *e);
+/* Two daemons on GPUs, that of node 0 started so. */
+void gpu_counted_daemons(struct e2e *e);
 /* From now on: the first time that node 0 makes this call it gives this error, or is killed ("kill"). NULL: none. */
 void gpu_arm(const struct e2e *e, const char *call, const char *error);
 /* How often a call was made by processes whose counts are in files that begin so, also of those that are gone. learn:

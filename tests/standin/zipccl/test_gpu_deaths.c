@@ -100,12 +100,7 @@ E2E_CASE(trainer, 200)
 static void case_daemon(struct e2e *e) {
     struct e2e_group g;
     unsigned deaths = 0;
-    e2e_set(e, "device=cuda");
-    e2e_set(e, "chunk_bytes=64KiB");
-    e2e_daemons(e, 2);
-    e2e_daemon_stop(e, 0, 20);
-    gpu_arm(e, NULL, NULL);
-    gpu_start_node0(e);
+    gpu_counted_daemons(e);
     next_job(e, "nothing");
     gpu_ncalls = 0;
     (void)gpu_counted(e, "count.", NULL, true);

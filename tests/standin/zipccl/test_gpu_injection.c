@@ -102,12 +102,7 @@ static bool every(const char *name) {
 static void case_every_call(struct e2e *e) {
     struct e2e_group bystander;
     bool all = every("ZIPCCL_TEST_ALL");
-    e2e_set(e, "device=cuda");
-    e2e_set(e, "chunk_bytes=64KiB");
-    e2e_daemons(e, 2);
-    e2e_daemon_stop(e, 0, 20);
-    gpu_arm(e, NULL, NULL);
-    gpu_start_node0(e);
+    gpu_counted_daemons(e);
     must_work(e, "nothing", "");
     (void)gpu_counted(e, "count.", NULL, true);
     E2E_CHECK(gpu_ncalls > 20, "only %u calls", gpu_ncalls);
@@ -146,12 +141,7 @@ E2E_CASE(every_call, 400)
 
 static void case_errors_that_stay(struct e2e *e) {
     bool all = every("ZIPCCL_TEST_ALL");
-    e2e_set(e, "device=cuda");
-    e2e_set(e, "chunk_bytes=64KiB");
-    e2e_daemons(e, 2);
-    e2e_daemon_stop(e, 0, 20);
-    gpu_arm(e, NULL, NULL);
-    gpu_start_node0(e);
+    gpu_counted_daemons(e);
     must_work(e, "nothing", "");
     (void)gpu_counted(e, "count.", NULL, true);
     for (unsigned i = 0; i < gpu_ncalls; i++) {
