@@ -106,6 +106,31 @@ static void test_every_pattern(void **state) {
     }
 }
 
+/* Blocks whose zeros are in one of their eighths alone, or begin there, 4 to all of them: however a
+ * block is looked through for zeros, none of them is passed over, and all instruction sets decide alike. */
+static void test_zeros_apart(void **state) {
+    (void)state;
+    enum { BLOCK = 512, EIGHTHS = 8, MOST = 128 };
+    const size_t count = (size_t)BLOCK * EIGHTHS * MOST;
+    for (unsigned t = 0; t < NUM_FLOATS; t++) {
+        const size_t bytes = dtype_get(g_floats[t])->bytes, n = count * bytes;
+        uint8_t *src = guarded(n, 1);
+        uint64_t rng = 99;
+        for (size_t i = 0; i < count; i++) {
+            const size_t b = i / BLOCK, from = b % EIGHTHS * (BLOCK / EIGHTHS), at = (i % BLOCK + BLOCK - from) % BLOCK;
+            for (size_t k = 0; k < bytes; k++)
+                src[i * bytes + k] = (uint8_t)next_random(&rng);
+            src[i * bytes + bytes - 1] = (uint8_t)(0x3c | (next_random(&rng) & 0x80)); /* close to each other */
+            if (b % 64 != 0 && at < 4 * (b / EIGHTHS)) /* the first block of a chunk has none */
+                memset(src + i * bytes, 0, bytes);
+        }
+        (void)round_trip(zipcclCodecTier, g_floats[t], src, count);
+        for (size_t at = 0; at < count; at += (size_t)64 * BLOCK)
+            (void)round_trip(zipcclCodecTier, g_floats[t], src + at * bytes, (size_t)64 * BLOCK);
+        release(src, n, 1);
+    }
+}
+
 static void test_real_tensors(void **state) {
     (void)state;
     static const struct {
@@ -253,9 +278,9 @@ static void test_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_inputs), cmocka_unit_test(test_every_pattern), cmocka_unit_test(test_real_tensors),
-        cmocka_unit_test(test_model),  cmocka_unit_test(test_hostile),       cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_inputs),       cmocka_unit_test(test_every_pattern), cmocka_unit_test(test_zeros_apart),
+        cmocka_unit_test(test_real_tensors), cmocka_unit_test(test_model),         cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_bounds),       cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
