@@ -89,8 +89,8 @@ struct device_job {
     const char *why;                /* of a failure, for people; or NULL. Valid until the device is closed */
     void (*done)(struct device_job *job);
     void *arg;
-    struct device_flow *flow; /* NULL: the default one, weight 1 */
-    struct device_job *next;  /* the device's own, as internal */
+    struct device_flow *flow; /* NULL: the default one, weight 1. The device's from submit on, as next and internal */
+    struct device_job *next;
     uint64_t internal[6];
 };
 

@@ -73,6 +73,9 @@ struct fabric_send {
     struct fabric_header header;
     struct fabric_iov iov[2];
     unsigned niov;
+    /* Between fabrics; 0 and false of all others. */
+    uint64_t carried; /* bytes that go another way once this has come: they are paced and count, in its place */
+    bool unpaced;     /* goes at once, whatever waits for the link */
     void (*done)(struct fabric_send *send, zipcclResult_t result);
     void *arg;
     void *internal[10];

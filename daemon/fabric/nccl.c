@@ -5,8 +5,16 @@
  * The sender decides: what lies in device memory, and what is larger than NCCL_SMALL_BYTES in memory that the device
  * can reach, goes by NCCL; everything else by UCX. A receive is posted to UCX in any case, with room for an
  * announcement.
+ *
+ * Rates, weights and priorities hold for all alike, by one clock of the link: UCX's (ucx_pace.c). It is told how large
+ * the announced message is and lets the announcement go when the receiver has posted, as for a message of its own of
+ * that size, and when the message's time on the link has come. Behind that everything goes at once: the launch, and
+ * what the nodes tell each other about its place. To wait there would hold up all that comes later in the order, on
+ * both GPUs; and to ask for the receive only then would charge the link with what cannot go. Without a rate UCX sends
+ * an announcement at once, and nothing else.
  */
 #include "daemon/fabric/nccl.h"
+#include "daemon/fabric/ucx_flow.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -155,6 +163,7 @@ void nccl_send_held(struct nccl_comm *comm) {
             }
             *p = send->next;
             send->ended = true;
+            ucx_flow_end(comm->fabric->below, send->user->flow, send->bytes, false); /* UCX counts it anew */
             fabric_ucx.send(comm->fabric->below, send->user);
             put_send(comm->fabric, send);
         }
@@ -188,6 +197,8 @@ static void nccl_send(struct fabric *f, struct fabric_send *user) {
     send->ended = false;
     send->held = !comm->ordered && memory != NCCL_DEVICE;
     send->body = (struct nccl_announcement){++f->ids, {bytes[0], bytes[1]}, gpu, 0};
+    send->bytes = bytes[0] + bytes[1];
+    ucx_flow_begin(user->flow, send->bytes);
     if (comm->over || peer->left) {
         nccl_send_end(f, send, comm->over ? comm->reason : zipcclAborted);
         return;
@@ -199,6 +210,8 @@ static void nccl_send(struct fabric *f, struct fabric_send *user) {
     *at = send;
     memset(&send->announce, 0, sizeof(send->announce));
     send->announce.peer = user->peer;
+    send->announce.flow = user->flow;
+    send->announce.carried = send->bytes;
     send->announce.header = user->header;
     send->announce.header.flags |= NCCL_ANNOUNCED;
     send->announce.iov[0] = (struct fabric_iov){&send->body, sizeof(send->body)};
@@ -345,8 +358,9 @@ static void tell_sends(struct fabric *f) {
         struct nccl_send *next = send->next;
         struct fabric_send *user = send->user;
         zipcclResult_t result = send->result;
-        if (result == zipcclSuccess)
-            f->sent_bytes += send->body.bytes[0] + send->body.bytes[1];
+        const uint64_t moved = result ? 0 : send->body.bytes[0] + send->body.bytes[1];
+        f->sent_bytes += moved;
+        ucx_flow_end(f->below, user->flow, send->bytes, moved > 0);
         send->ended = true;
         put_send(f, send);
         user->done(user, result);
@@ -486,7 +500,6 @@ static zipcclResult_t nccl_connect(struct fabric *f, const void *address, size_t
     return fabric_ucx.connect(f->below, address, bytes, tokens, peer);
 }
 
-/* Jobs share the link of what goes by UCX; what NCCL moves is not paced. */
 static struct fabric_flow *nccl_flow_open(struct fabric *f, const struct fabric_share *share) {
     return fabric_ucx.flow_open(f->below, share);
 }

@@ -6,7 +6,8 @@
  *
  * Headers, small messages and control go by the UCX fabric below. A message whose values NCCL moves is announced there;
  * once its receive is posted, the two nodes agree on a place in the order of launches, and the GPU of either launches
- * it there. A communicator has a rank for each GPU that takes part: those of node 0, of node 1 and so on.
+ * it there. Where the link or its job has a rate it is announced when its time has come, so nothing in the order waits
+ * for time. A communicator has a rank for each GPU that takes part: those of node 0, of node 1 and so on.
  */
 #ifndef ZIPCCL_DAEMON_FABRIC_NCCL_H
 #define ZIPCCL_DAEMON_FABRIC_NCCL_H
@@ -60,6 +61,7 @@ struct nccl_send {
     struct fabric_send announce, *user;
     struct nccl_comm *comm;
     struct nccl_announcement body;
+    uint64_t bytes; /* that its flow has queued for it */
     bool announced; /* UCX has nothing of it (any more) */
     bool held;      /* until it is known whether there is NCCL */
     bool ended;     /* the user was told */

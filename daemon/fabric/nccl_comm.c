@@ -92,6 +92,7 @@ void nccl_comm_tell(struct nccl_comm *comm, uint32_t node, const struct nccl_con
         (struct fabric_header){.comm = comm->key, .node = comm->node, .seq = peer->out_seq++, .channel = NCCL_CONTROL};
     letter->send.iov[0] = (struct fabric_iov){&letter->body, control_bytes(control)};
     letter->send.niov = 1;
+    letter->send.unpaced = true; /* places of the order wait for it */
     letter->send.done = told;
     letter->send.arg = letter;
     comm->users++;

@@ -69,14 +69,14 @@ void ucx_flow_bytes(const struct fabric_flow *flow, uint64_t *queued, uint64_t *
     *sent = flow->sent;
 }
 
-void ucx_flow_begin(struct fabric_send *send) {
-    if (!send->flow)
+void ucx_flow_begin(struct fabric_flow *flow, uint64_t bytes) {
+    if (!flow)
         return;
-    send->flow->queued += ucx_send_bytes(send);
-    send->flow->sends++;
+    flow->queued += bytes;
+    flow->sends++;
 }
 
-void ucx_flow_end(struct fabric *f, struct fabric_flow *flow, size_t bytes, bool success) {
+void ucx_flow_end(struct fabric *f, struct fabric_flow *flow, uint64_t bytes, bool success) {
     if (!flow)
         return;
     flow->queued -= bytes;

@@ -46,7 +46,7 @@ struct worker *worker_of_uuid(const struct device *d, const uint8_t *uuid) {
 
 void worker_init(struct worker *w, struct device *d, unsigned ordinal) {
     *w = (struct worker){.device = d, .ordinal = ordinal};
-    job_queue_init(&w->waiting);
+    worker_order_init(&w->order);
     while (w->nidle < WORKER_JOBS) {
         w->idle_slots[w->nidle] = w->nidle;
         w->nidle++;

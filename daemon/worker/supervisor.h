@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the daemon's side of the workers: the device (device.c), jobs (jobs.c), streams (streams.c), memory
- * (memory.c), scratch (scratch.c), launching sides of NCCL (launches.c), lives of workers (supervise.c), calls
- * (call.c). All of it is on the loop thread.
+ * Inside the daemon's side of the workers: the device (device.c), jobs (jobs.c), their order (order.c), streams
+ * (streams.c), memory (memory.c), scratch (scratch.c), launching sides of NCCL (launches.c), lives of workers
+ * (supervise.c), calls (call.c). All of it is on the loop thread.
  *
  * A worker that is lost is killed, and reaped, before its jobs end: until then the GPU may still write to their memory.
  */
@@ -37,6 +37,14 @@ struct gate_queue {
     struct gate *head, **tail;
 };
 
+/* What was not told to a worker yet; order.c. */
+struct worker_order {
+    struct flow_sched kinds[WORKER_KINDS];
+    struct flow fallback[WORKER_KINDS];      /* of jobs that name none */
+    unsigned told[WORKER_KINDS][FLOW_LANES]; /* that it has */
+    struct device_job *next;                 /* whose turn it is: its records had no room yet; or NULL */
+};
+
 struct worker {
     struct device *device;
     unsigned ordinal;
@@ -52,7 +60,7 @@ struct worker {
     char cause[WORKER_TEXT_BYTES]; /* why this process ends, where that is known */
     const char *why;               /* why the last one ended; NULL: none has */
 
-    struct job_queue waiting; /* not told yet */
+    struct worker_order order;
     struct device_job *jobs[WORKER_JOBS];
     uint32_t idle_slots[WORKER_JOBS], nidle;
     struct gate_queue gates; /* not told yet */
@@ -124,6 +132,7 @@ struct device {
     struct worker workers[WORKER_MAX];
     struct ranges ranges;
     struct memory *memories; /* of clients */
+    struct device_flow *flows;
     struct scratch scratch;
     struct job_queue done; /* for poll */
     struct gate_queue opened;
@@ -146,6 +155,21 @@ void worker_pump(struct worker *w);                                             
 const char *worker_job_done(struct worker *w, const struct worker_record *record); /* else what is wrong with it */
 void worker_jobs_fail(struct worker *w, const char *why);
 bool worker_jobs_any(const struct worker *w);
+
+/* order.c */
+void worker_order_init(struct worker_order *o);
+void worker_order_push(struct worker *w, struct device_job *job);
+/* Whose turn it is, the same until it was told; NULL: nobody waits, or the worker has enough. */
+struct device_job *worker_order_next(struct worker *w);
+void worker_order_told(struct worker *w);
+void worker_order_ended(struct worker *w, const struct device_job *job); /* one that was told */
+struct device_job *worker_order_drop(struct worker *w);                  /* any that waits, which goes; NULL: none */
+bool worker_order_waits(const struct worker *w);
+struct device_flow *workers_flow_open(struct device *d, uint32_t weight, enum flow_priority priority);
+void workers_flow_set(struct device *d, struct device_flow *flow, uint32_t weight, enum flow_priority priority);
+void workers_flow_close(struct device *d, struct device_flow *flow);
+struct device_flow *workers_flow_host(const struct device_flow *flow); /* as the host device knows it */
+void workers_flows_free(struct device *d);
 
 /* streams.c */
 zipcclResult_t workers_stream_open(struct device *d, const uint8_t *uuid, const uint8_t *events, unsigned n,
