@@ -16,6 +16,7 @@
 #include "daemon/core/comm.h"
 #include "daemon/core/log.h"
 #include "daemon/core/metrics.h"
+#include "daemon/core/pending.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/privileges.h"
 #include "daemon/core/session.h"
@@ -316,6 +317,7 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
     d->profiles.dir = -1;
     d->server = d->admin_server = d->peer_server = (struct server){.fd = -1, .lock_fd = -1, .spare_fd = -1};
     list_init(&d->sessions);
+    list_init(&d->pendings);
     list_init(&d->jobs);
     list_init(&d->comms);
     list_init(&d->ids);
@@ -446,6 +448,7 @@ void daemon_stop(struct daemon *d) {
         d->fabric_ops->close(d->fabric);
     if (d->executor != NULL)
         executor_free(d->executor);
+    pending_close(d);
     if (d->device != NULL)
         d->device_ops->close(d->device);
     profile_store_close(&d->profiles);

@@ -200,6 +200,7 @@ static void workers_poll(struct device *d) {
     d->looking = false;
     device_host.poll(d->host);
     job_list_done(job_queue_take(&d->done));
+    workers_errands_run(d);
     workers_gates_run(d);
 }
 

@@ -70,7 +70,7 @@ static void end_job(struct device *d, struct device_job *job) {
     job_queue_push(&d->done, job);
 }
 
-/* All memory that it names is made known to the worker. False: it dies. */
+/* All memory that it names is made known to the worker. False: that has to wait, or it dies. */
 static bool tell_memory(struct worker *w, const struct device_job *job) {
     const void *ptr;
     for (uint32_t i = 0; address(job, i, &ptr); i++) {
@@ -133,13 +133,16 @@ static unsigned room_for(const struct device_job *job) {
 }
 
 void worker_pump(struct worker *w) {
-    worker_gates_pump(w);
-    worker_launches_pump(w);
     struct device_job *job;
-    while (w->state == WORKER_UP && (job = worker_order_next(w)) &&
+    const bool free = worker_errands_pump(w);
+    if (free) {
+        worker_gates_pump(w);
+        worker_launches_pump(w);
+    }
+    while (free && w->state == WORKER_UP && (job = worker_order_next(w)) &&
            worker_ring_room(&w->channel.shared->to_worker) >= room_for(job)) {
         if (!tell_memory(w, job))
-            return; /* its jobs end with it */
+            break;
         worker_order_told(w);
         uint32_t slot = w->idle_slots[--w->nidle];
         w->jobs[slot] = job;

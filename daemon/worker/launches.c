@@ -158,6 +158,16 @@ static const char *check_memory(const struct worker *w, const struct nccl_comman
     return NULL;
 }
 
+/* All memory that it names is made known to the worker. False: that has to wait, or it dies. */
+static bool tell_memory(struct worker *w, const struct nccl_command *command) {
+    for (uint32_t i = 0; i < command->nops; i++) {
+        struct memory *m = memory_of(w->device, (const void *)(uintptr_t)command->ops[i].address);
+        if (m && !memory_tell(w, m))
+            return false;
+    }
+    return true;
+}
+
 static bool tell(struct worker *w, const struct launch *launch) {
     const struct nccl_command *command = &launch->command;
     struct worker_record r = {.type = WORKER_LAUNCH,
@@ -168,10 +178,6 @@ static bool tell(struct worker *w, const struct launch *launch) {
                                          .rank = command->rank,
                                          .nranks = command->nranks,
                                          .unique = command->unique}};
-    for (uint32_t i = 0; i < command->nops; i++) {
-        if (!memory_tell(w, memory_of(w->device, (const void *)(uintptr_t)command->ops[i].address)))
-            return false;
-    }
     bool told = worker_push(w, &r);
     for (uint32_t i = 0; told && i < command->nops; i += WORKER_OPS_EACH) {
         uint32_t here = command->nops - i < WORKER_OPS_EACH ? command->nops - i : WORKER_OPS_EACH;
@@ -192,8 +198,10 @@ void worker_launches_pump(struct worker *w) {
     struct nccl_launcher *l = w->launcher;
     while (l && w->state == WORKER_UP && l->waiting.head &&
            worker_ring_room(&w->channel.shared->to_worker) >= room_for(&l->waiting.head->command)) {
+        const char *why = check_memory(w, &l->waiting.head->command);
+        if (!why && !tell_memory(w, &l->waiting.head->command))
+            return;
         struct launch *launch = queue_pop(&l->waiting);
-        const char *why = check_memory(w, &launch->command);
         if (why) {
             answer(l, launch, zipcclUnhandledDeviceError, why);
             continue;

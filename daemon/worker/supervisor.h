@@ -2,7 +2,7 @@
  *
  * Inside the daemon's side of the workers: the device (device.c), jobs (jobs.c), their order (order.c), streams
  * (streams.c), memory (memory.c), scratch (scratch.c), launching sides of NCCL (launches.c), lives of workers
- * (supervise.c), calls (call.c). All of it is on the loop thread.
+ * (supervise.c), errands (errands.c), calls (call.c). All of it is on the loop thread.
  *
  * A worker that is lost is killed, and reaped, before its jobs end: until then the GPU may still write to their memory.
  */
@@ -45,6 +45,30 @@ struct worker_order {
     struct device_job *next;                 /* whose turn it is: its records had no room yet; or NULL */
 };
 
+/* What a worker is told, or asked, of memory and streams. */
+struct errand {
+    struct errand *next;
+    void (*done)(struct errand *errand); /* from poll; the errand is freed after it. May be NULL */
+    void *subject;
+    struct device_call *calls; /* who waits for it */
+    uint64_t since_ns;         /* waits; asked: since it was told */
+    bool asks;                 /* it ends with the worker's answer, else when it is told */
+    bool waits;                /* for a worker that is not up yet; else it ends where there is none */
+    bool owned;                /* the subject is freed with it */
+    uint32_t number;           /* of the call, once there is one */
+    uint32_t generation;       /* of the worker that was told */
+    int fd;                    /* that goes ahead, its subject's; -1: none */
+    bool fd_told;
+    zipcclResult_t result; /* when done */
+    const char *why;
+    unsigned nrecords, told;
+    struct worker_record records[];
+};
+
+struct errand_queue {
+    struct errand *head, **tail;
+};
+
 struct worker {
     struct device *device;
     unsigned ordinal;
@@ -65,7 +89,8 @@ struct worker {
     uint32_t idle_slots[WORKER_JOBS], nidle;
     struct gate_queue gates; /* not told yet */
 
-    uint32_t calls, answered; /* numbers of the last call, and of the last reply */
+    struct errand_queue errands, asked; /* not told yet; told, and not answered */
+    uint32_t calls, answered;           /* numbers of the last call, and of the last reply to one of call.c */
     struct worker_record reply;
 
     struct nccl_launcher *launcher; /* NULL: the fabric has none */
@@ -89,6 +114,9 @@ struct memory {
     uint8_t handle[DEVICE_IPC_BYTES];
     uint32_t known[WORKER_MAX]; /* generation of each worker that has it */
     unsigned refs;
+    struct errand *opening; /* its GPU's worker is asked for it */
+    unsigned closing;       /* workers that are to answer that it is closed there */
+    struct device_call *leaving;
 };
 
 struct extent {
@@ -140,6 +168,7 @@ struct device {
     uint32_t ngates, gates_capacity;
     struct gate *spare_gates;
     uint64_t streams; /* numbers given */
+    struct errand_queue ended; /* for poll */
     struct text *texts;
     unsigned ntexts;
 };
@@ -173,9 +202,9 @@ void workers_flows_free(struct device *d);
 
 /* streams.c */
 zipcclResult_t workers_stream_open(struct device *d, const uint8_t *uuid, const uint8_t *events, unsigned n,
-                                   struct device_stream **stream, const char **why);
+                                   struct device_call *call, struct device_stream **stream, const char **why);
 zipcclResult_t workers_stream_gate(struct device_stream *stream, unsigned i, const struct device_gate *gate);
-void workers_stream_close(struct device_stream *stream);
+bool workers_stream_close(struct device_stream *stream, struct device_call *call);
 void worker_gates_pump(struct worker *w);
 void worker_gate_opened(struct worker *w, const struct worker_record *record);
 bool worker_gates_any(const struct worker *w);
@@ -186,11 +215,11 @@ void workers_gates_free(struct device *d);
 /* memory.c */
 zipcclResult_t workers_import(struct device *d, const struct device_import *import, struct device_memory *out,
                               const char **why);
-void workers_release(struct device *d, struct device_memory *memory);
+bool workers_release(struct device *d, struct device_memory *memory, struct device_call *call);
 struct memory *memory_of(const struct device *d, const void *ptr);
-/* Tells the worker of it where it does not know; false: it dies. */
+/* Tells the worker of it where it does not know; false: it dies, or has no room for a descriptor now. */
 bool memory_tell(struct worker *w, struct memory *m);
-/* All workers that know it forget it. */
+/* All workers that know it forget it: told so before they are told of other memory at its addresses. */
 void memory_untell(struct device *d, struct memory *m);
 /* Why it cannot be used any more; NULL: it can. */
 const char *memory_dead(const struct memory *m);
@@ -233,6 +262,20 @@ void worker_dismiss(struct worker *w);
 void worker_close(struct worker *w, uint64_t end_ns);
 /* One that dies is waited for, for a moment: why it did, for a call that it did not answer. */
 const char *worker_end(struct worker *w);
+
+/* errands.c */
+struct errand *errand_new(unsigned nrecords); /* zeroed; NULL: no memory */
+void worker_errand(struct worker *w, struct errand *errand);
+bool worker_errands_pump(struct worker *w); /* false: some wait, so nothing else may be told */
+/* False: it answers none. */
+bool worker_errand_answered(struct worker *w, const struct worker_record *record);
+bool worker_errands_any(const struct worker *w);
+void worker_errands_fail(struct worker *w, const char *why);
+void worker_errands_tick(struct worker *w, uint64_t now_ns);
+void workers_errands_run(struct device *d);
+void worker_errands_free(struct worker *w);
+/* All in the list. */
+void device_calls_end(struct device_call *calls, zipcclResult_t result, const char *why);
 
 /* call.c */
 /* Reads what it says, and sleeps for at most so long where that is nothing. */

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/worker/worker.h"
+#include "tests/unit/worker/waited.h"
 #include "gpu_buffers.h"
 #include "kernels/codec.h"
 
@@ -53,12 +53,12 @@ static void piece_new(struct piece *b, int gpu, size_t bytes) {
                                          .pid = getpid(),
                                          .process_start = 1,
                                          .id = ++ids};
-    E2E_CHECK(device_workers.import(g_device, &import, &b->memory, &why) == zipcclSuccess, "%s", why);
+    E2E_CHECK(waited_import(g_device, &import, &b->memory, &why) == zipcclSuccess, "%s", why);
     E2E_CHECK(device_workers.on_gpu(g_device, b->memory.base + bytes - 1), "its end");
 }
 
 static void piece_free(struct piece *b) {
-    device_workers.release(g_device, &b->memory);
+    waited_release(g_device, &b->memory);
     CUDA_OK(cudaFree(b->own)); /* the stand-in stops a program that frees what another one has open */
 }
 
@@ -230,7 +230,7 @@ static void case_many(struct e2e *e) {
     int fd = memfd_create("client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     E2E_CHECK(fd >= 0 && ftruncate(fd, BYTES) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0, "memfd");
     const struct device_import import = {.kind = DEVICE_MEMORY_HOST, .fd = fd, .bytes = BYTES};
-    E2E_CHECK(device_workers.import(g_device, &import, &host, &why) == zipcclSuccess, "%s", why);
+    E2E_CHECK(waited_import(g_device, &import, &host, &why) == zipcclSuccess, "%s", why);
     close(fd);
     fill(values, 5);
     memset(host.base, 0, BYTES);
@@ -245,7 +245,7 @@ static void case_many(struct e2e *e) {
     for (unsigned i = 0; i < MANY; i++)
         E2E_CHECK(jobs[i].result == zipcclSuccess, "job %u: %s", i, jobs[i].why ? jobs[i].why : "");
     E2E_CHECK(memcmp(host.base, values, BYTES) == 0, "other bits");
-    device_workers.release(g_device, &host);
+    waited_release(g_device, &host);
     piece_free(&a);
     device_workers.close(g_device);
 }

@@ -79,6 +79,24 @@ static void launch(const struct worker_record *r) {
         tell(&answer);
 }
 
+/* late: three at once. */
+static void answer(struct worker_record reply) {
+    static struct worker_record late[3];
+    static unsigned n;
+    if (does("denies")) {
+        reply.reply.result = zipcclInvalidArgument;
+        snprintf(reply.reply.text, sizeof(reply.reply.text), "no such handle");
+    }
+    if (does("late")) {
+        late[n++] = reply;
+        for (unsigned i = 0; n == 3 && i < n; i++)
+            tell(&late[i]);
+        n %= 3;
+    } else if (!does("mute")) {
+        tell(&reply);
+    }
+}
+
 static void handle(const struct worker_record *r) {
     const struct worker_record opened = {.type = WORKER_OPENED, .opened = {.number = r->gate.number}};
     const struct worker_record reply = {.type = WORKER_REPLY, .call = r->call, .reply = {.value = {5000000, 6000000}}};
@@ -93,7 +111,7 @@ static void handle(const struct worker_record *r) {
     if (r->type == WORKER_GATE && does("works"))
         tell(&opened);
     if (r->call)
-        tell(&reply);
+        answer(reply);
 }
 
 int fake_worker_run(int fd) {

@@ -6,8 +6,8 @@
 #ifndef ZIPCCL_TESTS_FAKE_WORKER_H
 #define ZIPCCL_TESTS_FAKE_WORKER_H
 
-/* works, slot, sizes, result, ring, dies, stops, failed, unready, exits, refuses; of NCCL's commands: no-launch (dies),
- * fails, wrong */
+/* works, slot, sizes, result, ring, dies, stops, failed, unready, exits, refuses; of calls: mute, late (three at once),
+ * denies; of NCCL's commands: no-launch (dies), fails, wrong */
 #define FAKE_WORKER "FAKE_WORKER"
 
 int fake_worker_run(int fd);

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/worker/worker.h"
+#include "tests/unit/worker/waited.h"
 #include "fake_worker.h"
 
 #define BYTES ((size_t)1 << 20)
@@ -68,7 +68,7 @@ static struct device_memory import(unsigned gpu) {
                                      .id = ++id};
     struct device_memory m;
     const char *why = "";
-    if (device_workers.import(g_device, &in, &m, &why) != zipcclSuccess)
+    if (waited_import(g_device, &in, &m, &why) != zipcclSuccess)
         fail_msg("%s", why);
     return m;
 }
@@ -130,7 +130,7 @@ static void test_many(void **state) {
         assert_int_equal(a.result, zipcclSuccess);
         assert_int_equal(sum, (uint64_t)(i == 7 ? NCCL_MAX_OPS : i % 40) * (i + 1));
     }
-    device_workers.release(g_device, &m);
+    waited_release(g_device, &m);
     close_all();
 }
 
@@ -158,7 +158,7 @@ static void test_memory(void **state) {
     ask_ops(NCCL_LAUNCH, 5, &m, 2, BYTES - 64);
     (void)expect(0, NCCL_LAUNCH, 1, 5, zipcclSuccess);
     g_gpus->free(g_device, pinned, 5000);
-    device_workers.release(g_device, &m);
+    waited_release(g_device, &m);
     close_all();
 }
 
@@ -196,7 +196,7 @@ static void lose(const char *mode, const char *says) {
     assert_non_null(strstr(expect(0, NCCL_LAUNCH, 2, 7, zipcclUnhandledDeviceError), says));
     ask(1, NCCL_LEAVE, 1, 8); /* the other GPU has heard nothing of it */
     (void)expect(1, NCCL_LEAVE, 1, 8, zipcclSuccess);
-    device_workers.release(g_device, &m);
+    waited_release(g_device, &m);
     close_all();
 }
 
@@ -223,7 +223,7 @@ static void test_fails(void **state) {
     (void)expect(0, NCCL_LAUNCH, 1, 3, zipcclSuccess);
     ask(0, NCCL_ABORT, 1, 4);
     (void)expect(0, NCCL_ABORT, 1, 4, zipcclSuccess);
-    device_workers.release(g_device, &m);
+    waited_release(g_device, &m);
     close_all();
 }
 

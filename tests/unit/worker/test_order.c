@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "daemon/worker/record.h"
-#include "daemon/worker/worker.h"
+#include "tests/unit/worker/waited.h"
 #include "fake_worker.h"
 
 #define ROOM  4096u
@@ -45,12 +45,12 @@ static void open_mode(const char *mode) {
     g_njobs = g_nended = 0;
     assert_int_equal(setenv(FAKE_WORKER, mode, 1), 0);
     if (device_workers.open(&config, &g_device, &why) != zipcclSuccess ||
-        device_workers.import(g_device, &in, &g_memory, &why) != zipcclSuccess)
+        waited_import(g_device, &in, &g_memory, &why) != zipcclSuccess)
         fail_msg("%s", why);
 }
 
 static void close_all(void) {
-    device_workers.release(g_device, &g_memory);
+    waited_release(g_device, &g_memory);
     device_workers.close(g_device);
 }
 
@@ -160,14 +160,14 @@ static void test_death(void **state) {
     struct device_memory dead = g_memory;
     const char *why = "";
     assert_int_equal(setenv(FAKE_WORKER, "works", 1), 0);
-    assert_int_equal(device_workers.import(g_device, &in, &g_memory, &why), zipcclSuccess);
+    assert_int_equal(waited_import(g_device, &in, &g_memory, &why), zipcclSuccess);
     g_njobs = g_nended = 0;
     for (unsigned i = 0; i < N; i++)
         submit(b, LARGE);
     wait_all();
     assert_int_equal(g_jobs[N - 1].result, zipcclSuccess);
     device_workers.flow_close(g_device, b);
-    device_workers.release(g_device, &dead);
+    waited_release(g_device, &dead);
     close_all();
 }
 
