@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "tests/unit/worker/waited.h"
 #include "fake_worker.h"
+#include "tests/unit/worker/waited.h"
 
 #define BYTES ((size_t)1 << 20)
 

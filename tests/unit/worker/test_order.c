@@ -15,8 +15,8 @@
 #include <cmocka.h>
 
 #include "daemon/worker/record.h"
-#include "tests/unit/worker/waited.h"
 #include "fake_worker.h"
+#include "tests/unit/worker/waited.h"
 
 #define ROOM  4096u
 #define LARGE (1u << 20)

@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "tests/unit/worker/waited.h"
 #include "fake_worker.h"
 #include "kernels/codec.h"
+#include "tests/unit/worker/waited.h"
 
 #define COUNT 4096u
 
