@@ -167,7 +167,7 @@ struct device {
     struct gate **gates; /* by index */
     uint32_t ngates, gates_capacity;
     struct gate *spare_gates;
-    uint64_t streams; /* numbers given */
+    uint64_t streams;          /* numbers given */
     struct errand_queue ended; /* for poll */
     struct text *texts;
     unsigned ntexts;

@@ -11,9 +11,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/unit/worker/waited.h"
 #include "gpu_buffers.h"
 #include "kernels/codec.h"
+#include "tests/unit/worker/waited.h"
 
 #define COUNT  20000u
 #define BYTES  (COUNT * sizeof(float))
