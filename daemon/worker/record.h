@@ -15,8 +15,8 @@
 #define WORKER_RECORD_BYTES 320u
 #define WORKER_TEXT_BYTES   224u
 #define WORKER_KINDS        3u  /* of jobs: encode, copy, decode and reduce */
-#define WORKER_BULK         12u /* large jobs of a kind that a worker has at once; more wait in the daemon */
-#define WORKER_SMALL        32u /* likewise small ones */
+#define WORKER_BULK         16u /* large jobs of a kind that a worker has at once; more wait in the daemon */
+#define WORKER_SMALL        64u /* likewise small ones */
 #define WORKER_JOBS         (WORKER_KINDS * (WORKER_BULK + WORKER_SMALL))
 #define WORKER_INPUTS_EACH  4u
 #define WORKER_MAX_INPUTS   65536u /* of a reduction */

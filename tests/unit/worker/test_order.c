@@ -21,7 +21,7 @@
 #define ROOM  4096u
 #define LARGE (1u << 20)
 #define SMALL 60000u
-#define N     200u /* jobs of a flow */
+#define N     300u /* jobs of a flow */
 
 static struct device *g_device;
 static struct device_memory g_memory;
