@@ -72,6 +72,7 @@ void comm_flight_end(struct comm *c, uint64_t id, const struct exec_result *r) {
         return;
     f->end_ns = daemon_now_ns();
     f->wire_bytes = r->wire_bytes;
+    f->native = r->native;
     f->result = (uint8_t)(c->state == COMM_FAILED && c->error != zipcclSuccess ? c->error : r->result);
     char *where = flight_where(c->job->stats->flight, f);
     if (f->result != zipcclSuccess && where[0] == '\0' && r->text != NULL)
