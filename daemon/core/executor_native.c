@@ -103,9 +103,10 @@ static void native_failed(struct exec_op *op, zipcclResult_t result) {
                       op_name(item->op), number, whole->other, number);
     else
         exec_op_failf(op, result, -1,
-                      result == zipcclAborted ? "%s #%llu: aborted while NCCL was to do all of it%s%s"
-                      : whole->launched       ? "%s #%llu: NCCL's own collective fails%s%s"
-                                              : "%s #%llu: the nodes cannot agree to NCCL's own collective%s%s",
+                      result == zipcclRemoteError ? "%s #%llu: another node, or its GPU, is gone%s%s"
+                      : result == zipcclAborted   ? "%s #%llu: aborted while NCCL was to do all of it%s%s"
+                      : whole->launched           ? "%s #%llu: NCCL's own collective fails%s%s"
+                                                  : "%s #%llu: the nodes cannot agree to NCCL's own collective%s%s",
                       op_name(item->op), number, why ? ": " : "", why ? why : "");
 }
 

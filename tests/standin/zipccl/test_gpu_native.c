@@ -163,6 +163,19 @@ static void case_two_jobs(struct e2e *e) {
         e2e_all_passed(e, &g[i]);
     }
     expect_native(e, 2 * ROUNDS);
+    for (unsigned node = 0; node < 2; node++) {
+        char line[256], output[65536];
+        unsigned found = 0;
+        snprintf(line, sizeof(line), "%s/zipcclctl flight e2e-two_jobs-0 --json --socket %s 2>&1", ZIPCCL_TEST_BIN,
+                 e->daemons[node].socket);
+        FILE *f = popen(line, "r");
+        E2E_CHECK(f, "%s", line);
+        output[fread(output, 1, sizeof(output) - 1, f)] = '\0';
+        E2E_CHECK(pclose(f) == 0, "%s: %s", line, output);
+        for (const char *at = output; (at = strstr(at, "\"native\": true")); at++)
+            found++;
+        E2E_CHECK(found == ROUNDS, "%u operations were NCCL's: %s", found, output);
+    }
 }
 E2E_CASE(two_jobs, 80)
 

@@ -289,6 +289,7 @@ static void test_fails(void **state) {
     } cases[] = {
         {zipcclSystemError, false, "all-gather #1: NCCL's own collective fails"},
         {zipcclAborted, false, "all-gather #1: aborted while"},
+        {zipcclRemoteError, false, "all-gather #1: another node, or its GPU, is gone"},
         {zipcclInvalidArgument, false, "all-gather #1: node 1 called something else as its #1"},
         {zipcclInvalidArgument, true,
          "all-gather #1: node 1 sends broadcast of 9 bf16 values from rank 3, this node expects all-gather of 600 fp32 "
