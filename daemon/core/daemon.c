@@ -359,6 +359,7 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
         .chunk_bytes = d->config.chunk_bytes,
         .window = (uint32_t)d->config.window,
         .verify = d->config.verify,
+        .native = d->config.nccl_native,
     };
     if ((rc = executor_new(&config, &d->executor)) != zipcclSuccess) {
         d->executor = NULL;

@@ -24,7 +24,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-static void wake(struct fabric *f) {
+void nccl_wake(struct fabric *f) {
     uint64_t one = 1;
     ssize_t n;
     do {
@@ -87,7 +87,7 @@ void nccl_send_end(struct fabric *f, struct nccl_send *send, zipcclResult_t resu
     send->next = NULL;
     *f->ended_sends_tail = send;
     f->ended_sends_tail = &send->next;
-    wake(f);
+    nccl_wake(f);
 }
 
 void nccl_recv_end(struct fabric *f, struct nccl_recv *recv, zipcclResult_t result) {
@@ -95,7 +95,7 @@ void nccl_recv_end(struct fabric *f, struct nccl_recv *recv, zipcclResult_t resu
     recv->next = NULL;
     *f->ended_recvs_tail = recv;
     f->ended_recvs_tail = &recv->next;
-    wake(f);
+    nccl_wake(f);
 }
 
 /* ---- sends ---- */
@@ -392,7 +392,7 @@ static void nccl_poll(struct fabric *f) {
     fabric_ucx.poll(f->below);
     for (unsigned i = 0; i < NCCL_MAX_GPUS; i++) {
         while (f->launchers[i] && f->gpus.ops->hear(f->launchers[i], &answer)) {
-            if (answer.what == NCCL_LAUNCH)
+            if (answer.what == NCCL_LAUNCH || answer.what == NCCL_COLLECTIVE)
                 nccl_entry_launched(f, &answer);
             else if (answer.what == NCCL_COPY)
                 nccl_entry_copied(f, &answer);
@@ -402,6 +402,7 @@ static void nccl_poll(struct fabric *f) {
     }
     tell_sends(f);
     tell_recvs(f);
+    nccl_native_tell(f);
 }
 
 /* ---- the rest of the seam ---- */
@@ -468,11 +469,13 @@ static zipcclResult_t nccl_open(const struct fabric_config *config, struct fabri
     f->copying_tail = &f->copying;
     f->ended_sends_tail = &f->ended_sends;
     f->ended_recvs_tail = &f->ended_recvs;
+    f->ended_collectives_tail = &f->ended_collectives;
     f->gpus = *config->gpus;
     zipcclResult_t result = f->gpus.ops->open(f->gpus.owner, &f->version, why);
     f->gpus_opened = result == zipcclSuccess;
     if (result)
         goto fail;
+    f->link_rate_bits = config->link_rate_bits;
     result = fabric_ucx.open(config, &f->below, why);
     f->opened = result == zipcclSuccess;
     if (result)
@@ -542,6 +545,7 @@ static const char *nccl_why(struct fabric *f, uint64_t key) {
 }
 
 static void nccl_set_link_rate(struct fabric *f, uint64_t bits) {
+    f->link_rate_bits = bits;
     fabric_ucx.set_link_rate(f->below, bits);
 }
 
@@ -577,6 +581,8 @@ const struct fabric_ops fabric_nccl = {
     .takes = nccl_takes,
     .send = nccl_send,
     .recv = nccl_recv,
+    .collective = nccl_native,
+    .by_messages = nccl_native_by_messages,
     .abort = nccl_abort,
     .why = nccl_why,
     .forget = nccl_forget,

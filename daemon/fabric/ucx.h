@@ -75,6 +75,7 @@ struct fabric_flow {
     uint64_t queued, sent;
     uint32_t sends; /* that are not done */
     bool closed;
+    uint64_t rate_bits; /* as it was set last */
 };
 
 /* Two endpoints: a small message does not wait in the socket behind a large one. Where both sides connect at once, UCX

@@ -11,5 +11,7 @@
 /* flow may be NULL; f: of fabric_ucx. What was begun has to end before the flow is forgotten. */
 void ucx_flow_begin(struct fabric_flow *flow, uint64_t bytes);
 void ucx_flow_end(struct fabric *f, struct fabric_flow *flow, uint64_t bytes, bool success);
+/* Whether it has a rate of its own. flow may be NULL. */
+bool ucx_flow_has_rate(const struct fabric_flow *flow);
 
 #endif

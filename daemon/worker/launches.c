@@ -217,6 +217,7 @@ static bool launches_ask(struct nccl_launcher *l, const struct nccl_command *com
     struct worker *w = l->worker;
     const bool ends = command->what == NCCL_ABORT || command->what == NCCL_LEAVE;
     const bool known = *find_comm(l, command->comm) != NULL;
+    const bool launches = command->what == NCCL_LAUNCH || command->what == NCCL_COLLECTIVE;
     struct launch *launch = take(l);
     if (!launch)
         return false;
@@ -227,9 +228,9 @@ static bool launches_ask(struct nccl_launcher *l, const struct nccl_command *com
     }
     if (ends)
         remove_comm(l, command->comm);
-    if (!known && (ends || command->what == NCCL_REVOKE || command->what == NCCL_LAUNCH)) {
+    if (!known && (ends || command->what == NCCL_REVOKE || launches)) {
         /* It went with its worker. */
-        answer(l, launch, command->what == NCCL_LAUNCH ? zipcclAborted : zipcclSuccess, NULL);
+        answer(l, launch, launches ? zipcclAborted : zipcclSuccess, NULL);
         return true;
     }
     if (w->state == WORKER_DOWN && w->retry_ns > workers_now_ns() + WORKER_AWAIT_NS) {

@@ -107,7 +107,10 @@ struct worker_record {
         struct {
             uint64_t comm;
             uint32_t number, what, nops, rank, nranks;
-            struct nccl_unique unique;
+            union {
+                struct nccl_unique unique;
+                struct nccl_call call;
+            };
         } launch;
         struct nccl_op ops[WORKER_OPS_EACH];
         struct {

@@ -188,6 +188,8 @@ static void lose(const char *mode, const char *says) {
     (void)expect(0, NCCL_ABORT, 1, 4, zipcclSuccess);
     ask_ops(NCCL_LAUNCH, 5, &m, 1, 100);
     (void)expect(0, NCCL_LAUNCH, 1, 5, zipcclAborted);
+    ask_ops(NCCL_COLLECTIVE, 9, &m, 2, 100);
+    (void)expect(0, NCCL_COLLECTIVE, 1, 9, zipcclAborted);
     ask(0, NCCL_MAKE, 2, 6);
     (void)expect(0, NCCL_MAKE, 2, 6, zipcclSuccess);
     struct nccl_command old = {.comm = 2, .id = 7, .what = NCCL_LAUNCH, .nops = 1};
