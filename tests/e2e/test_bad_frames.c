@@ -260,27 +260,14 @@ static const struct {
 
 static void bad_capped_request(const char *socket, unsigned i) {
     int fd = raw_session(socket, "requests"), other = raw_session(socket, "requests");
-    zipcclUniqueId id = raw_unique_id(fd);
     struct {
         struct wire_request request;
         struct wire_counts counts;
         uint64_t more;
     } r = {.request = {.seq = 1, .op = zipcclOpAllToAllCapped, .dtype = zipcclBfloat16, .codec = zipcclCodecAuto}};
-    struct raw_frame f;
     char what[32];
     snprintf(what, sizeof(what), "capped request %u", i);
-    for (uint32_t rank = 0; rank < 2; rank++) {
-        Zipccl__CommInit init = ZIPCCL__COMM_INIT__INIT;
-        init.unique_id = (ProtobufCBinaryData){sizeof(id), (uint8_t *)&id};
-        init.nranks = 2;
-        init.rank = rank;
-        E2E_CHECK(raw_message(rank ? other : fd, WIRE_COMM_INIT, 3, &init.base, NULL, 0), "send");
-    }
-    raw_expect(fd, &f, WIRE_COMM_INIT_REPLY);
-    Zipccl__CommInitReply *reply = zipccl__comm_init_reply__unpack(NULL, f.header.length, f.payload);
-    E2E_CHECK(reply, "reply");
-    r.request.comm = reply->comm;
-    zipccl__comm_init_reply__free_unpacked(reply, NULL);
+    r.request.comm = raw_comm_of_two(fd, other);
     uint64_t buffers[3] = {0, raw_buffer(fd, 1040), raw_buffer(fd, 1040)};
     r.request.send_buffer = buffers[1];
     r.request.recv_buffer = buffers[2];
