@@ -252,6 +252,7 @@ static void guessed_rank(struct e2e_rank *r) {
     double start = e2e_now();
     zipcclResult_t rc = zipcclCommInitRank(&comm, 2, id, r->rank);
     e2e_report(r, rc, NULL, start);
+    E2E_CHECK(r->rank == 0 || rc == zipcclInvalidArgument, "%s", e2e_result_name((int)rc));
 }
 
 static void join_conflict(struct e2e *e, const char *layout, e2e_rank_fn fn, const char *what) {
