@@ -93,8 +93,8 @@ static void fail_other_call(struct exec_op *op, const struct plan_step *step, co
                       (unsigned long long)item->number, item->peer, their_text, op->entry->rank, our_text);
 }
 
-void exec_check_call(struct exec_op *op, uint32_t node, const struct fabric_header *theirs) {
-    const struct plan_step whole = {.peer = node, .codec = op->items[0].codec};
+void exec_check_call(struct exec_op *op, const struct fabric_header *theirs) {
+    const struct plan_step whole = {.peer = theirs->node, .codec = op->items[0].codec};
     const struct fabric_header ours = exec_header(op, &whole);
     fail_other_call(op, &whole, theirs, &ours);
 }

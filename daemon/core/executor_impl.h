@@ -183,7 +183,7 @@ static inline const char *exec_why(const struct device_job *job) {
 bool exec_check_message(struct exec_op *op, const struct plan_step *step, const struct fabric_header *header,
                         size_t bytes);
 /* Likewise for what a node says of the whole operation: it fails, for it is another one. */
-void exec_check_call(struct exec_op *op, uint32_t node, const struct fabric_header *theirs);
+void exec_check_call(struct exec_op *op, const struct fabric_header *theirs);
 /* The header of a message of this item, filled but for the step's own fields. */
 struct fabric_header exec_header(const struct exec_op *op, const struct plan_step *step);
 

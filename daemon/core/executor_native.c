@@ -94,20 +94,16 @@ static void native_failed(struct exec_op *op, zipcclResult_t result) {
     const char *why = exec_comm_why(op->comm);
     if (op->failed)
         return;
-    if (result == zipcclInvalidArgument && whole->heard) {
-        exec_check_call(op, whole->other, &whole->theirs);
+    if (result == zipcclInvalidArgument) {
+        exec_check_call(op, &whole->theirs);
         return;
     }
-    if (result == zipcclInvalidArgument)
-        exec_op_failf(op, result, (int)whole->other, "%s #%llu: node %u called something else as its #%llu",
-                      op_name(item->op), number, whole->other, number);
-    else
-        exec_op_failf(op, result, -1,
-                      result == zipcclRemoteError ? "%s #%llu: another node, or its GPU, is gone%s%s"
-                      : result == zipcclAborted   ? "%s #%llu: aborted while NCCL was to do all of it%s%s"
-                      : whole->launched           ? "%s #%llu: NCCL's own collective fails%s%s"
-                                                  : "%s #%llu: the nodes cannot agree to NCCL's own collective%s%s",
-                      op_name(item->op), number, why ? ": " : "", why ? why : "");
+    exec_op_failf(op, result, -1,
+                  result == zipcclRemoteError ? "%s #%llu: another node, or its GPU, is gone%s%s"
+                  : result == zipcclAborted   ? "%s #%llu: aborted while NCCL was to do all of it%s%s"
+                  : whole->launched           ? "%s #%llu: NCCL's own collective fails%s%s"
+                                              : "%s #%llu: the nodes cannot agree to NCCL's own collective%s%s",
+                  op_name(item->op), number, why ? ": " : "", why ? why : "");
 }
 
 static void native_done(struct fabric_collective *whole, zipcclResult_t result) {

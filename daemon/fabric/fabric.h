@@ -124,9 +124,9 @@ struct fabric_part {
     size_t send_bytes, recv_bytes; /* 0: it gives none */
 };
 
-/* A collective that is left to the fabric as a whole, where all nodes can: they agree on that first, and where one
- * cannot, nothing was moved. Called when all ranks of this node are there; one at a time of a communicator. Owned by
- * the caller until done runs, as the buffers are. */
+/* A collective that is left to the fabric as a whole, where all nodes can and leave it so: they agree on that first,
+ * and where one does not, nothing was moved, and all are to do it by messages. Called when all ranks of this node are
+ * there; one at a time of a communicator. Owned by the caller until done runs, as the buffers are. */
 struct fabric_collective {
     struct fabric_header header; /* of the operation: comm, node, seq, and what this node believes of it */
     struct fabric_flow *flow;     /* as of a send: under a rate it goes by messages, which can wait */
@@ -139,13 +139,9 @@ struct fabric_collective {
     /* By done, with success: whether it took place, and if not, whether it is any use to ask again in this
      * communicator; the same on all nodes. header.report is of all nodes. */
     bool taken, never;
-    /* With zipcclInvalidArgument: a node that called another operation, and what it said. Without `heard` it is known
-     * only that it did not call this one. */
-    struct fabric_header theirs;
-    uint32_t other;
-    bool heard;
-    bool launched;      /* the GPUs work on it. Until then: */
-    uint32_t waits_for; /* a node that is not there yet; this one where it is not known which */
+    struct fabric_header theirs; /* with zipcclInvalidArgument: what another node called, and left to the fabric too */
+    bool launched;               /* the GPUs work on it. Until then: */
+    uint32_t waits_for;          /* a node that is not there yet; this one where it is not known which */
     void (*done)(struct fabric_collective *collective, zipcclResult_t result);
     void *arg;
     struct fabric_collective *next; /* the fabric's, as the following */
@@ -177,7 +173,7 @@ struct fabric_ops {
     void (*recv)(struct fabric *fabric, struct fabric_recv *recv);
     /* NULL: it has no collectives, and need not know of any. done runs by poll. */
     void (*collective)(struct fabric *fabric, struct fabric_collective *collective);
-    /* This node begins a collective that goes by messages: who left it to the fabric is to be told. */
+    /* This node begins a collective that goes by messages: so is everybody to do that. */
     void (*by_messages)(struct fabric *fabric, const struct fabric_header *header);
     /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come
      * from now on, so that their senders end too. */

@@ -21,7 +21,6 @@
 #define NCCL_MAX_IDS     64u                /* messages of one direction in a launch */
 #define NCCL_MAX_GPUS    16u                /* of a node */
 #define NCCL_MAX_NODES   512u               /* of a communicator; one with more goes by UCX alone */
-#define NCCL_PAST        16u                /* collectives by messages that are remembered */
 _Static_assert(4 * NCCL_MAX_IDS <= NCCL_MAX_OPS, "both directions, two pieces each");
 
 struct nccl_announcement {
@@ -42,11 +41,10 @@ enum nccl_kind {
     NCCL_LEFT,         /* nothing more comes from here: it was forgotten */
     /* nccl_native.c */
     NCCL_CALL,          /* to node 0: all ranks here have come to this collective; node 0 to who has not */
-    NCCL_CALLED_OTHER,  /* to who called: here that is an operation that goes by messages */
     NCCL_PROPOSE_CALL,  /* node 0 to all: all can; what is your proposal? */
     NCCL_CALL_PROPOSAL, /* to node 0 */
     NCCL_FINAL_CALL,    /* node 0 to all: the place in the order */
-    NCCL_NO_CALL,       /* node 0 to all: one cannot; by messages */
+    NCCL_NO_CALL,       /* to who called: by messages */
 };
 
 struct nccl_control {
@@ -54,12 +52,12 @@ struct nccl_control {
     uint64_t time;
     uint32_t gpu, peer_gpu; /* ready and final: of who tells and who is told. Proposal: how many there are, and
                              * whether whole collectives are wanted. Final_init: whether they are. Call: whether it can.
-                             * Called_other: whether the header says more than the number. Final_call: all reports */
+                             * Final_call: all reports */
     union {
         uint64_t ids[NCCL_MAX_IDS];
         uint8_t gpus[NCCL_MAX_NODES]; /* of a final_init, by node */
         struct nccl_unique unique;
-        struct fabric_header call; /* of a call, a called_other */
+        struct fabric_header call; /* of a call; of a no, its seq */
     };
 };
 
@@ -160,8 +158,8 @@ struct nccl_comm {
     bool asked_told, can;            /* to the other nodes; this node can, at node 0 all that were heard */
     uint32_t ncalls, nplaced;        /* node 0: others that called it too; their proposals */
     struct nccl_entry *place;        /* of it, until it is launched */
-    struct fabric_header past[NCCL_PAST];
-    uint32_t npast;
+    uint32_t by_messages;            /* the latest collective that went so, or goes */
+    bool any_by_messages;
     struct nccl_unique unique;
     const char *why; /* a GPU of this node failed it; or NULL */
     struct nccl_peer peers[];

@@ -66,7 +66,7 @@ static void told(struct fabric_send *send, zipcclResult_t result) {
 }
 
 static size_t control_bytes(const struct nccl_control *control) {
-    bool call = control->kind == NCCL_CALL || control->kind == NCCL_CALLED_OTHER;
+    bool call = control->kind == NCCL_CALL || control->kind == NCCL_NO_CALL;
     size_t tail = control->kind == NCCL_PROPOSE_INIT ? sizeof(control->unique)
                   : control->kind == NCCL_FINAL_INIT ? control->n
                   : call                             ? sizeof(control->call)

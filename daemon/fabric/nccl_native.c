@@ -4,12 +4,13 @@
  *
  * Whether the buffers of all ranks lie in their GPUs is known nowhere, and nothing may move before it is. So a node
  * tells node 0 when all of its ranks have come to a collective: what they called, and whether it can go this way. When
- * all have, node 0 asks for places in the order of launches, as for the making of a communicator, or says that one
- * cannot. So a rank that is late holds up no GPU.
+ * all have, node 0 asks for places in the order of launches, as for the making of a communicator. So a rank that is
+ * late holds up no GPU. Where one cannot, node 0 says no, and all go by messages. Where one called something else, it
+ * fails there.
  *
- * Ranks that call different operations: node 0 compares what the others tell. Where a node goes by messages what
- * another one leaves to NCCL, one of the two is node 0, or both differ from it; so node 0 also tells those of its call
- * that did not come yet, and who hears of a call that goes, or went, by messages here says so.
+ * A node may go by messages at once, for it calls something else, or the same in a group. Then whoever asks must hear a
+ * no from it: if it is node 0, all others ask it; else node 0 tells those of its call that have not come to it. The
+ * messages tell what each called, and find ranks that disagree.
  */
 #include "daemon/fabric/nccl.h"
 #include "daemon/fabric/ucx_flow.h"
@@ -82,30 +83,45 @@ static bool can(const struct nccl_comm *comm, const struct fabric_collective *us
     return all;
 }
 
-/* Node 0: all nodes have called the same. */
-static void decide(struct nccl_comm *comm) {
-    struct nccl_control control = {.kind = comm->can ? NCCL_PROPOSE_CALL : NCCL_NO_CALL};
-    if (!comm->can) {
-        tell_others(comm, &control);
-        if (comm->asked)
-            end_asked(comm, zipcclSuccess);
-        return;
+/* To whoever has called it. */
+static void say_no(struct nccl_comm *comm, uint32_t seq) {
+    struct nccl_control no = {.kind = NCCL_NO_CALL, .call = {.seq = seq}};
+    for (uint32_t i = 0; i < comm->nnodes && !comm->over; i++) {
+        struct nccl_peer *peer = &comm->peers[i];
+        if (!peer->called || peer->call.seq != seq)
+            continue;
+        peer->called = false;
+        nccl_comm_tell(comm, i, &no);
     }
+}
+
+static void go_by_messages(struct nccl_comm *comm, uint32_t seq) {
+    comm->by_messages = seq;
+    comm->any_by_messages = true;
+    say_no(comm, seq);
+}
+
+/* Or went. */
+static bool goes_by_messages(const struct nccl_comm *comm, uint32_t seq) {
+    return comm->any_by_messages && (int32_t)(comm->by_messages - seq) >= 0;
+}
+
+/* Node 0: one cannot. */
+static void refuse(struct nccl_comm *comm) {
+    go_by_messages(comm, comm->asked->header.seq);
+    if (comm->asked)
+        end_asked(comm, zipcclSuccess);
+}
+
+/* Node 0: all nodes have called the same, and can. */
+static void ask_for_places(struct nccl_comm *comm) {
+    struct nccl_control control = {.kind = NCCL_PROPOSE_CALL};
     comm->place = nccl_order_propose(comm);
     if (!comm->place)
         return;
     comm->nplaced = 0;
     comm->latest = control.time = comm->place->time;
     tell_others(comm, &control);
-}
-
-static void fail_other(struct nccl_comm *comm, const struct nccl_peer *peer, const struct fabric_header *theirs,
-                       bool heard) {
-    comm->asked->other = peer->node;
-    comm->asked->heard = heard;
-    comm->asked->theirs = *theirs;
-    comm->asked->theirs.node = peer->node;
-    end_asked(comm, zipcclInvalidArgument);
 }
 
 static bool has_come(const struct nccl_peer *peer) {
@@ -123,28 +139,34 @@ static void take_call(struct nccl_peer *peer) {
     struct nccl_comm *comm = peer->comm;
     struct fabric_collective *user = comm->asked;
     if (!fabric_same_call(&peer->call, &user->header)) {
-        fail_other(comm, peer, &peer->call, true);
+        user->theirs = peer->call;
+        user->theirs.node = peer->node;
+        end_asked(comm, zipcclInvalidArgument);
         return;
     }
-    comm->can = comm->can && peer->can;
+    if (!peer->can) {
+        refuse(comm);
+        return;
+    }
     user->header.report = user->combine(user->header.report, peer->call.report);
     look_for_late(comm);
     if (++comm->ncalls == comm->nnodes - 1)
-        decide(comm);
+        ask_for_places(comm);
 }
 
 static void start(struct nccl_comm *comm) {
     struct fabric_collective *user = comm->asked;
-    struct nccl_control control = {.kind = NCCL_CALL, .call = user->header};
+    struct nccl_control control = {.kind = NCCL_CALL, .gpu = can(comm, user), .call = user->header};
     comm->asked_told = true;
-    comm->can = can(comm, user);
+    comm->can = control.gpu;
     comm->ncalls = 0;
-    control.gpu = comm->can;
     if (comm->node != 0) {
         nccl_comm_tell(comm, 0, &control);
         return;
     }
     look_for_late(comm);
+    if (!comm->can)
+        refuse(comm);
     for (uint32_t i = 1; i < comm->nnodes && comm->asked == user; i++) {
         if (has_come(&comm->peers[i]))
             take_call(&comm->peers[i]);
@@ -168,7 +190,7 @@ void nccl_native_decided(struct nccl_comm *comm) {
 
 void nccl_native(struct fabric *f, struct fabric_collective *user) {
     struct nccl_comm *comm = nccl_comm_find(f, user->header.comm);
-    user->taken = user->never = user->launched = user->heard = false;
+    user->taken = user->never = user->launched = false;
     user->waits_for = comm && comm->node == 0 ? 0 : user->header.node;
     ucx_flow_begin(user->flow, user->sent_bytes);
     if (!comm || comm->over || comm->asked) {
@@ -179,46 +201,10 @@ void nccl_native(struct fabric *f, struct fabric_collective *user) {
     nccl_native_decided(comm);
 }
 
-/* ---- what goes by messages ---- */
-
-/* NULL: it does not, or not yet. The header of one that is long past says no more than its number. */
-static const struct fabric_header *find_past(const struct nccl_comm *comm, uint32_t seq, bool *known) {
-    static const struct fabric_header none;
-    for (uint32_t i = 0; i < comm->npast && i < NCCL_PAST; i++) {
-        if (comm->past[i].seq == seq) {
-            *known = true;
-            return &comm->past[i];
-        }
-    }
-    *known = false;
-    return comm->npast > 0 && (int32_t)(comm->past[(comm->npast - 1) % NCCL_PAST].seq - seq) > 0 ? &none : NULL;
-}
-
-/* False: it does not go by messages here, as far as is known. */
-static bool answer_other(struct nccl_peer *peer) {
-    bool known;
-    const struct fabric_header *past = find_past(peer->comm, peer->call.seq, &known);
-    if (!past)
-        return false;
-    struct nccl_control control = {.kind = NCCL_CALLED_OTHER, .gpu = known, .call = *past};
-    control.call.seq = peer->call.seq;
-    peer->called = false;
-    nccl_comm_tell(peer->comm, peer->node, &control);
-    return true;
-}
-
 void nccl_native_by_messages(struct fabric *f, const struct fabric_header *header) {
     struct nccl_comm *comm = nccl_comm_find(f, header->comm);
-    if (!comm || comm->over || comm->plain || !comm->native)
-        return;
-    comm->past[comm->npast++ % NCCL_PAST] = *header;
-    if (comm->npast == 2 * NCCL_PAST)
-        comm->npast = NCCL_PAST;
-    for (uint32_t i = 0; i < comm->nnodes && !comm->over; i++) {
-        struct nccl_peer *peer = &comm->peers[i];
-        if (peer->called && peer->call.seq == header->seq)
-            (void)answer_other(peer);
-    }
+    if (comm && !comm->over && !comm->plain && comm->native)
+        go_by_messages(comm, header->seq);
 }
 
 /* ---- what others tell; false: nonsense ---- */
@@ -231,15 +217,10 @@ static bool heard_call(struct nccl_peer *peer, const struct nccl_control *c) {
     peer->call = c->call;
     peer->can = c->gpu;
     peer->called = true;
-    if (!answer_other(peer) && comm->node == 0 && comm->asked_told && !comm->place && has_come(peer))
+    if (goes_by_messages(comm, c->call.seq))
+        say_no(comm, c->call.seq);
+    else if (comm->node == 0 && comm->asked_told && !comm->place && has_come(peer))
         take_call(peer);
-    return true;
-}
-
-static bool heard_other(struct nccl_peer *peer, const struct nccl_control *c) {
-    struct nccl_comm *comm = peer->comm;
-    if (comm->asked_told && !comm->place && c->call.seq == comm->asked->header.seq)
-        fail_other(comm, peer, &c->call, c->gpu);
     return true;
 }
 
@@ -281,11 +262,17 @@ static bool heard_final(struct nccl_peer *peer, const struct nccl_control *c) {
     return true;
 }
 
-static bool heard_no(struct nccl_peer *peer) {
+/* It may answer what is decided already. */
+static bool heard_no(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
-    if (peer->node != 0 || !comm->asked_told || comm->place)
+    if (!comm->asked_told || comm->asked->header.seq != c->call.seq)
+        return true;
+    if (comm->place || (comm->node != 0 && peer->node != 0))
         return false;
-    end_asked(comm, zipcclSuccess);
+    if (comm->node == 0)
+        refuse(comm);
+    else
+        end_asked(comm, zipcclSuccess);
     return true;
 }
 
@@ -293,8 +280,6 @@ bool nccl_native_heard(struct nccl_peer *peer, const struct nccl_control *c) {
     switch (c->kind) {
     case NCCL_CALL:
         return heard_call(peer, c);
-    case NCCL_CALLED_OTHER:
-        return heard_other(peer, c);
     case NCCL_PROPOSE_CALL:
         return heard_propose(peer);
     case NCCL_CALL_PROPOSAL:
@@ -302,7 +287,7 @@ bool nccl_native_heard(struct nccl_peer *peer, const struct nccl_control *c) {
     case NCCL_FINAL_CALL:
         return heard_final(peer, c);
     case NCCL_NO_CALL:
-        return heard_no(peer);
+        return heard_no(peer, c);
     default:
         return false;
     }

@@ -11,7 +11,7 @@
  *
  * Messages: the receiver proposes for all of a sender's messages that have their receives (ready); the sender decides
  * and adds those of the receiver's that have their receives here (final). The making of a communicator, which may
- * synchronise the device, has a place too: its node 0 asks all for proposals.
+ * synchronise the device, has a place too: its node 0 asks all for proposals. So has a collective (nccl_native.c).
  */
 #include "daemon/fabric/nccl.h"
 

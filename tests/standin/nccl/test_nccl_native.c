@@ -273,41 +273,49 @@ static void test_unable(void **state) {
     assert_int_equal(ranks_run(3, unable, NULL, 0), 0);
 }
 
-/* Others call something else, as a collective of NCCL or by messages, before and after: each is told of it. */
+/* Nodes that call something else, as a collective of NCCL or by messages, before and after: nothing is moved. Key 1:
+ * both ask, for different operations; 2 to 5: node 0, or node 1, goes by messages at once, or later. */
 static int mismatched(struct rank *rank) {
     struct node node;
     struct whole w;
     open_node(&node, rank);
-    for (uint64_t key = 1; key <= 6; key++) {
-        const bool whole = key == 1 || rank->rank == (key % 2 ? 0 : 1);
-        const zipcclOp_t op = whole && key > 1 ? zipcclOpAllReduce : zipcclOpAllGather;
-        join_ranks(&node, key, 2, true);
-        prepare(&node, &w, key, 2, key == 1 && rank->rank ? zipcclOpReduce : op, 0, 1, true);
-        struct fabric_header by_messages = w.c.header;
-        by_messages.op = zipcclOpBarrier;
-        if (!whole && key >= 4) { /* later */
-            ranks_meet(rank, (int)key);
-            for (double until = ranks_now() + 0.05; ranks_now() < until;)
-                turn(&node, 1);
+    for (int key = 1; key <= 5; key++) {
+        const bool asks = key == 5 || rank->rank == key % 2, late = key == 3 || key == 4;
+        join_ranks(&node, (uint64_t)key, 2, true);
+        for (uint32_t seq = 1; seq < 4; seq++) {
+            const bool other = seq == 2; /* between two that agree */
+            prepare(&node, &w, (uint64_t)key, 2,
+                    !other           ? zipcclOpAllGather
+                    : rank->rank > 0 ? zipcclOpReduce
+                                     : zipcclOpAllReduce,
+                    0, seq, true);
+            if (other && late) {
+                ranks_meet(rank, 1 + key);
+                for (double until = ranks_now() + (asks ? 0 : 0.05); ranks_now() < until;)
+                    turn(&node, 1);
+            }
+            if (other && !asks)
+                fabric_nccl.by_messages(node.fabric, &w.c.header);
+            else
+                begin(&node, &w);
+            if (other && key == 5) {
+                CHECK(rank->rank == 1 || (ends(&node, &w, WAIT) && w.result == zipcclInvalidArgument));
+                CHECK(rank->rank == 1 || (w.c.theirs.op == zipcclOpReduce && w.c.theirs.node == 1));
+                ranks_meet(rank, 1 + key);
+                fabric_nccl.abort(node.fabric, (uint64_t)key);
+                CHECK(ends(&node, &w, WAIT) && w.result != zipcclSuccess);
+                drop(&node, &w);
+                break;
+            }
+            CHECK((other && !asks) || ends(&node, &w, WAIT));
+            CHECK(!other || !asks || (w.result == zipcclSuccess && !w.c.taken && !w.c.never));
+            if (other)
+                drop(&node, &w);
+            else
+                check_taken(&node, &w);
         }
-        for (uint32_t past = 0; !whole && past < (key == 3 ? 40 : 1); past++, by_messages.seq++)
-            fabric_nccl.by_messages(node.fabric, &by_messages);
-        if (whole)
-            begin(&node, &w);
-        if (whole && key >= 4)
-            ranks_meet(rank, (int)key);
-        if (whole && (key > 1 || rank->rank == 0)) {
-            CHECK(ends(&node, &w, WAIT) && w.result == zipcclInvalidArgument);
-            CHECK(w.c.other == 1 - (uint32_t)rank->rank && w.c.heard == (key != 3));
-            CHECK(key == 3 || w.c.theirs.op == (key == 1 ? zipcclOpReduce : zipcclOpBarrier));
-        }
-        atomic_fetch_add(&rank->shared->step[8 + (int)key], 1);
-        while (atomic_load(&rank->shared->step[8 + (int)key]) < 2)
-            turn(&node, 1);
-        fabric_nccl.abort(node.fabric, key);
-        CHECK(!whole || ends(&node, &w, WAIT));
-        drop(&node, &w);
-        fabric_nccl.forget(node.fabric, key);
+        ranks_meet(rank, 7 + key);
+        fabric_nccl.forget(node.fabric, (uint64_t)key);
     }
     close_node(&node);
     return 0;

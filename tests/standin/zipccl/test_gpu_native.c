@@ -221,6 +221,47 @@ static void case_staged(struct e2e *e) {
 }
 E2E_CASE(staged, 80)
 
+/* Groups go by messages; node 0 has some where node 1 has none, and the other way round. */
+static void grouped_rank(struct e2e_rank *r) {
+    enum { N = 1000 };
+    struct gpu_rank g;
+    struct gpu_memory m;
+    uint32_t values[4 * N];
+    gpu_rank_begin(&g, 0);
+    zipcclComm_t comm = e2e_comm(r);
+    E2E_OK(comm, zipcclCommSetCodec(comm, zipcclCodecRaw));
+    gpu_memory_new(&m, GPU_MALLOC, sizeof(values), g.cuda);
+    for (unsigned i = 0; i < 12; i++) {
+        const bool group = (i % 4 == 1 && r->rank == 0) || (i % 4 == 3 && r->rank == 1);
+        for (unsigned k = 0; k < 4 * N; k++)
+            values[k] = k / N % 2 == (unsigned)r->rank ? i * 100000 + k : 0;
+        CUDA_OK(cudaMemcpyAsync(m.base, values, sizeof(values), cudaMemcpyDefault, g.cuda));
+        if (group)
+            E2E_OK(comm, zipcclGroupStart());
+        for (unsigned k = 0; k < 2; k++) {
+            uint32_t *recv = (uint32_t *)(void *)m.base + (size_t)k * 2 * N;
+            E2E_OK(comm, zipcclAllGather(recv + (size_t)r->rank * N, recv, N, zipcclUint32, comm, g.stream));
+        }
+        if (group)
+            E2E_OK(comm, zipcclGroupEnd());
+        CUDA_OK(cudaMemcpyAsync(values, m.base, sizeof(values), cudaMemcpyDefault, g.cuda));
+        CUDA_OK(cudaStreamSynchronize(g.cuda));
+        for (unsigned k = 0; k < 4 * N; k++)
+            E2E_CHECK(values[k] == i * 100000 + k, "round %u, value %u is %u", i, k, values[k]);
+    }
+    E2E_OK(NULL, zipcclStreamSynchronize(g.stream));
+    E2E_OK(NULL, zipcclCommDestroy(comm));
+    gpu_memory_free(&m, g.cuda);
+    gpu_rank_end(&g);
+}
+
+static void case_grouped(struct e2e *e) {
+    start(e);
+    e2e_ranks(e, "01", grouped_rank, NULL, 60);
+    E2E_CHECK(raw_counter(e->daemons[0].socket, "native_collectives") > 0, "none was NCCL's");
+}
+E2E_CASE(grouped, 80)
+
 /* The last rank calls something else. */
 static void bad_rank(struct e2e_rank *r) {
     const int what = *(const int *)r->args;
@@ -265,7 +306,8 @@ E2E_CASE(mismatch, 80)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_jobs), cmocka_unit_test(test_off),
-                                       cmocka_unit_test(test_staged), cmocka_unit_test(test_mismatch)};
+                                       cmocka_unit_test(test_staged), cmocka_unit_test(test_grouped),
+                                       cmocka_unit_test(test_mismatch)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
