@@ -193,6 +193,7 @@ static zipcclResult_t size_memory(struct exec_comm *comm, struct exec_entry *ent
         received += t->send ? 0 : t->count * dtype_get(t->dtype)->bytes;
     }
     entry->streaming = received >= STREAMING_BYTES;
+    entry->one_gpu = exec_place_fits(plan);
     return zipcclSuccess;
 }
 
@@ -245,6 +246,7 @@ static size_t lay_out(struct exec_op *op, uint8_t *base, const struct exec_entry
     o->buffers = place(base, &at, nbuffers, sizeof(*o->buffers));
     o->slots = place(base, &at, plan->nslots, sizeof(*o->slots));
     o->scratch = place(base, &at, plan->nvalues, sizeof(*o->scratch));
+    o->gpus = place(base, &at, plan->nlocal, sizeof(*o->gpus));
     o->inputs = place(base, &at, plan->ninputs, sizeof(*o->inputs));
     o->items = place(base, &at, plan->nitems, sizeof(*o->items));
     o->waiting = place(base, &at, plan->nsteps, sizeof(*o->waiting));

@@ -125,6 +125,8 @@ struct fabric_ops {
     /* Whether values there may be sent and received as they are in comm, whatever memory they come from or go to; NULL:
      * all in host memory may, and none in a GPU's. */
     bool (*takes)(struct fabric *fabric, uint64_t comm, const void *values);
+    /* Whether comm's messages are best in the memory of that GPU, where one works on them; NULL: they never are. */
+    bool (*takes_gpu)(struct fabric *fabric, uint64_t comm, unsigned gpu);
     void (*send)(struct fabric *fabric, struct fabric_send *send);
     void (*recv)(struct fabric *fabric, struct fabric_recv *recv);
     /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come

@@ -63,7 +63,7 @@ void memory_untell(struct device *d, struct memory *m) {
             continue;
         /* A client may free memory of a GPU next, which it must not while it is open. A worker that dies of it has
          * closed it too. */
-        if (m->kind == DEVICE_MEMORY_HOST)
+        if (m->kind == DEVICE_MEMORY_HOST || m->slab)
             (void)worker_push(w, &r);
         else
             (void)worker_call(w, &r, d->timeout_ns, &why);
