@@ -3,10 +3,10 @@
  * Where coded chunks and partial results lie: in the pool of the GPU that works on them, where the fabric carries them
  * from there, else in host memory.
  *
- * That GPU is the one of the local rank whom the step serves that writes them, as its buffers show; of a rank that has
- * not come yet, what its last operation showed. An operation asks once for each rank and keeps to the answer, so that
- * all that one piece of work touches lies on one GPU; plans where it would not are seen when they are made. With
- * `verify` the processor reads chunks, so they stay in host memory.
+ * That GPU is the one of the local rank whom the step serves that writes them, where all its buffers lie on one; of a
+ * rank that has not come yet, where those of its last operation did. An operation asks once for each rank and keeps to
+ * the answer, so that all that one piece of work touches lies on one GPU; plans where it would not are seen when they
+ * are made. With `verify` the processor reads chunks, so they stay in host memory.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -70,15 +70,15 @@ void exec_place_start(struct exec_op *op) {
 
 void exec_place_arrive(struct exec_op *op, uint32_t local, const struct exec_buffers *buffers, uint32_t n) {
     const struct executor_config *config = &op->comm->executor->config;
-    int gpu = HOST;
+    int gpu = UNKNOWN;
     if (!has_pools(op->comm))
         return;
-    for (uint32_t i = 0; i < n && gpu < 0; i++) {
-        gpu = buffers[i].recv ? config->device_ops->gpu_of(config->device, buffers[i].recv) : HOST;
-        if (gpu < 0 && buffers[i].send)
-            gpu = config->device_ops->gpu_of(config->device, buffers[i].send);
+    for (uint32_t i = 0; i < 2 * n && gpu != HOST; i++) {
+        const void *buffer = i % 2 ? buffers[i / 2].recv : buffers[i / 2].send;
+        int here = buffer ? config->device_ops->gpu_of(config->device, buffer) : gpu;
+        gpu = gpu == UNKNOWN || gpu == here ? here : HOST;
     }
-    op->comm->rank_gpu[rank_of(op, local)] = (int8_t)gpu;
+    op->comm->rank_gpu[rank_of(op, local)] = (int8_t)(gpu == UNKNOWN ? HOST : gpu);
 }
 
 static int gpu_of_step(struct exec_op *op, const struct plan_step *st, size_t bytes) {

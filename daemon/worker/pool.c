@@ -100,8 +100,7 @@ static void grow(struct worker *w, size_t block) {
         if (w->device->config.gpu_pool_bytes > 0)
             tell(w,
                  "GPU %u (%s): its pool of %zu MiB (gpu_pool) is full: coded chunks go through pinned host memory, "
-                 "which "
-                 "is slower",
+                 "which is slower",
                  w->ordinal, w->name, (size_t)(w->device->config.gpu_pool_bytes >> 20));
         return;
     }

@@ -239,6 +239,8 @@ static ncclResult_t check(struct request *r) {
         check_memory(r->name, op->send, op->send_bytes);
         check_memory(r->name, op->recv, op->recv_bytes);
     }
+    if (result == ncclSuccess && op->call.registered)
+        result = GATE("ncclRegisteredMemory"); /* no call, but counted, and failed on demand, as one */
     return result;
 }
 

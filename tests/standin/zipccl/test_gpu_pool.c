@@ -183,6 +183,9 @@ static void case_warm(struct e2e *e) {
     }
     nothing_kept(e);
     unsigned long registered = calls(e, "ncclCommRegister");
+    unsigned long used = calls(e, "ncclRegisteredMemory"), sends = calls(e, "ncclSend"), recvs = calls(e, "ncclRecv");
+    E2E_CHECK(used > 400 && used < sends + recvs, "%lu of %lu sends and %lu receives are of registered memory", used,
+              sends, recvs);
     E2E_CHECK(registered >= 4, "%lu slabs were registered", registered);
     E2E_CHECK(registered == calls(e, "ncclCommDeregister"), "%lu of %lu were struck out again",
               calls(e, "ncclCommDeregister"), registered);
