@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Measuring codecs beside memcpy. A round takes one sample of memcpy and of each case's encode and decode, so that what
- * disturbs the machine disturbs all alike; a sample repeats short work until the clock's grain does not matter.
+ * Measuring codecs beside memcpy. A round takes of each case a sample of memcpy, of encode and of decode, behind each
+ * other, so that what disturbs the machine disturbs all alike; a sample repeats short work until the clock's grain does
+ * not matter.
  */
 #include "client/ctl/bench_codec.h"
 
@@ -15,9 +16,9 @@
 #define SAMPLE_NS  1000000u
 #define MIN_ROUNDS 5u
 
-/* Per case two series, and memcpy's. */
+/* Bytes of values a second of a case, by round. */
 struct series {
-    double bps[BENCH_MAX_ROUNDS];
+    double copy[BENCH_MAX_ROUNDS], encode[BENCH_MAX_ROUNDS], decode[BENCH_MAX_ROUNDS];
 };
 
 struct state {
@@ -25,8 +26,8 @@ struct state {
     struct chunks chunks;
     uint8_t *back, *peer_coded;
     void *scratch;
-    size_t coded; /* by the last encode */
-    struct series *series;
+    size_t coded;          /* by the last encode */
+    struct series *series; /* of each case */
 };
 
 typedef bool work_fn(struct state *s, const struct bench_case *c);
@@ -64,29 +65,60 @@ static double sample(struct state *s, const struct bench_case *c, work_fn *work)
     return (double)s->b->bytes * (double)times * 1e9 / (double)(now - start);
 }
 
+/* Where no codec takes the dtype, memcpy is there alone. */
+static size_t series_of(const struct bench_codec *b) {
+    return b->ncases ? b->ncases : 1;
+}
+
 static bool one_round(struct state *s, size_t round, bool compare) {
     struct bench_codec *b = s->b;
-    (void)do_memcpy(s, NULL); /* warms both buffers for all */
-    s->series[0].bps[round] = sample(s, NULL, do_memcpy);
-    for (size_t i = 0; i < b->ncases; i++) {
+    for (size_t i = 0; i < series_of(b); i++) {
         struct bench_case *c = &b->cases[i];
+        struct series *series = &s->series[i];
+        (void)do_memcpy(s, NULL); /* warms both buffers for all */
+        series->copy[round] = sample(s, NULL, do_memcpy);
+        if (i == b->ncases)
+            break;
         if (!c->peer && !codec_isa_force(c->isa))
             return false;
-        s->series[1 + 2 * i].bps[round] = sample(s, c, do_encode);
+        series->encode[round] = sample(s, c, do_encode);
         if (compare)
             memset(s->back, 0xa5, b->bytes);
-        s->series[2 + 2 * i].bps[round] = sample(s, c, do_decode);
+        series->decode[round] = sample(s, c, do_decode);
         c->ratio = s->coded ? (double)b->bytes / (double)s->coded : 0;
-        if (s->series[1 + 2 * i].bps[round] == 0 || s->series[2 + 2 * i].bps[round] == 0 ||
+        if (series->encode[round] == 0 || series->decode[round] == 0 ||
             (compare && memcmp(s->back, b->values, b->bytes) != 0))
             c->exact = false;
     }
     return true;
 }
 
-static void summarize(struct series *series, size_t rounds, double *median, double *best) {
-    *median = units_median(series->bps, rounds); /* sorts */
-    *best = series->bps[rounds - 1];
+struct bench_rate bench_rate_of(double *bps, const double *copy, size_t rounds, double *scratch) {
+    struct bench_rate rate;
+    for (size_t i = 0; i < rounds; i++)
+        scratch[i] = copy[i] > 0 ? bps[i] / copy[i] : 0;
+    rate.share = units_median(scratch, rounds);
+    rate.bps = units_median(bps, rounds); /* sorts */
+    rate.best_bps = bps[rounds - 1];
+    return rate;
+}
+
+/* Of all cases' samples of memcpy: the median of their medians. */
+static void summarize(struct state *s) {
+    struct bench_codec *b = s->b;
+    double scratch[BENCH_MAX_ROUNDS], medians[BENCH_MAX_CASES];
+    for (size_t i = 0; i < series_of(b); i++) {
+        struct series *series = &s->series[i];
+        if (i < b->ncases) {
+            b->cases[i].encode = bench_rate_of(series->encode, series->copy, b->rounds, scratch);
+            b->cases[i].decode = bench_rate_of(series->decode, series->copy, b->rounds, scratch);
+        }
+        const struct bench_rate copy = bench_rate_of(series->copy, series->copy, b->rounds, scratch);
+        medians[i] = copy.bps;
+        b->memcpy.best_bps = copy.best_bps > b->memcpy.best_bps ? copy.best_bps : b->memcpy.best_bps;
+    }
+    b->memcpy.bps = units_median(medians, series_of(b));
+    b->memcpy.share = 1;
 }
 
 zipcclResult_t bench_codec_run(struct bench_codec *b, void (*progress)(double share)) {
@@ -101,7 +133,7 @@ zipcclResult_t bench_codec_run(struct bench_codec *b, void (*progress)(double sh
     s.back = chunks_alloc(b->bytes);
     s.peer_coded = any_peer ? chunks_alloc(peers_bound(b->count)) : NULL;
     s.scratch = any_peer ? peers_scratch_new() : NULL;
-    s.series = calloc(1 + 2 * b->ncases, sizeof *s.series);
+    s.series = calloc(series_of(b), sizeof *s.series);
     if (!chunks_new(&s.chunks, b->bytes) || !s.back || !s.series || (any_peer && (!s.peer_coded || !s.scratch)))
         goto out;
     rc = zipcclInternalError;
@@ -109,7 +141,7 @@ zipcclResult_t bench_codec_run(struct bench_codec *b, void (*progress)(double sh
     if (!one_round(&s, 0, true))
         goto out;
     uint64_t start = units_now_ns();
-    uint64_t budget = (uint64_t)(b->min_seconds * 1e9) * (b->ncases ? b->ncases : 1);
+    uint64_t budget = (uint64_t)(b->min_seconds * 1e9) * series_of(b);
     bool last = false;
     for (b->rounds = 0; !last && b->rounds < BENCH_MAX_ROUNDS; b->rounds++) {
         uint64_t spent = units_now_ns() - start;
@@ -119,12 +151,7 @@ zipcclResult_t bench_codec_run(struct bench_codec *b, void (*progress)(double sh
         if (!one_round(&s, b->rounds, last))
             goto out;
     }
-    summarize(&s.series[0], b->rounds, &b->memcpy_bps, &b->memcpy_best_bps);
-    for (size_t i = 0; i < b->ncases; i++) {
-        struct bench_case *c = &b->cases[i];
-        summarize(&s.series[1 + 2 * i], b->rounds, &c->encode_bps, &c->encode_best_bps);
-        summarize(&s.series[2 + 2 * i], b->rounds, &c->decode_bps, &c->decode_best_bps);
-    }
+    summarize(&s);
     rc = zipcclSuccess;
 out:
     if (!codec_isa_force(isa_before)) /* it was in use, so it is available */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Measuring codecs beside memcpy: one set of values, one size, all codecs in the same rounds.
+ * Measuring codecs beside memcpy: one set of values, one size, all codecs in the same rounds. A share is the median of
+ * pairs: memcpy and the codec within milliseconds of each other, since what disturbs a machine lasts for seconds.
  */
 #ifndef ZIPCCL_CTL_BENCH_CODEC_H
 #define ZIPCCL_CTL_BENCH_CODEC_H
@@ -15,6 +16,11 @@
 #define BENCH_MAX_CASES  16
 #define BENCH_MAX_ROUNDS 1000
 
+/* Bytes of values a second: the median and the best of all rounds; and the share of memcpy. */
+struct bench_rate {
+    double bps, best_bps, share;
+};
+
 struct bench_case {
     zipcclCodec_t codec;
     enum codec_isa isa;
@@ -22,8 +28,7 @@ struct bench_case {
     bool gpu;                /* by bench_gpu_run */
     double ratio;
     bool exact;
-    double encode_bps, decode_bps; /* medians */
-    double encode_best_bps, decode_best_bps;
+    struct bench_rate encode, decode;
 };
 
 struct bench_codec {
@@ -33,9 +38,12 @@ struct bench_codec {
     double min_seconds; /* per case */
     struct bench_case cases[BENCH_MAX_CASES];
     size_t ncases;
-    double memcpy_bps, memcpy_best_bps;
-    size_t rounds; /* done */
+    struct bench_rate memcpy; /* GPU: a copy there */
+    size_t rounds;            /* done */
 };
+
+/* Of rounds that ran beside those of copy; both are changed. scratch has room for as many. */
+struct bench_rate bench_rate_of(double *bps, const double *copy, size_t rounds, double *scratch);
 
 /* Measures all cases. progress: called with the share done, may be NULL. */
 ZIPCCL_MUST_CHECK zipcclResult_t bench_codec_run(struct bench_codec *b, void (*progress)(double share));

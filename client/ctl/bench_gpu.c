@@ -61,12 +61,6 @@ bool bench_gpu_open(char text[BENCH_CUDA_TEXT]) {
     return a == BENCH_CUDA_OK;
 }
 
-/* The best and the median of a series. */
-static void summarize(double *bps, size_t rounds, double *median, double *best) {
-    *median = units_median(bps, rounds); /* sorts */
-    *best = bps[rounds - 1];
-}
-
 static bool run_case(struct bench_codec *b, struct bench_case *c, struct bench_cuda *cuda, char text[BENCH_CUDA_TEXT]) {
     struct bench_cuda_segment *segments = calloc(cuda->nsegments, sizeof *segments);
     bool ok = false;
@@ -88,9 +82,10 @@ static bool run_case(struct bench_codec *b, struct bench_case *c, struct bench_c
         c->exact = cuda->exact;
         c->ratio = cuda->coded ? (double)b->bytes / (double)cuda->coded : 0;
         b->rounds = cuda->rounds;
-        summarize(cuda->copy_bps, cuda->rounds, &b->memcpy_bps, &b->memcpy_best_bps);
-        summarize(cuda->encode_bps, cuda->rounds, &c->encode_bps, &c->encode_best_bps);
-        summarize(cuda->decode_bps, cuda->rounds, &c->decode_bps, &c->decode_best_bps);
+        double scratch[BENCH_CUDA_MAX_ROUNDS];
+        c->encode = bench_rate_of(cuda->encode_bps, cuda->copy_bps, cuda->rounds, scratch);
+        c->decode = bench_rate_of(cuda->decode_bps, cuda->copy_bps, cuda->rounds, scratch);
+        b->memcpy = bench_rate_of(cuda->copy_bps, cuda->copy_bps, cuda->rounds, scratch);
     }
     cuda->segments = NULL;
     free(segments);

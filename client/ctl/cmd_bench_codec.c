@@ -101,6 +101,17 @@ static const char *case_isa(const struct bench_case *c) {
     return c->peer ? "own" : c->gpu ? "cuda" : codec_isa_name(c->isa);
 }
 
+/* The best rounds, each by itself: as if nobody else used the processor. */
+static double best_share(const struct bench_rate *rate, const struct bench_rate *copy) {
+    return copy->best_bps > 0 ? rate->best_bps / copy->best_bps : 0;
+}
+
+static void rate_cells(struct table *table, const struct bench_rate *rate, const struct bench_rate *copy) {
+    table_cell(table, "%.2f", rate->bps / 1e9);
+    table_cell(table, "%.2f", rate->share);
+    table_cell(table, "%.2f", best_share(rate, copy));
+}
+
 static void report(struct plan *p, const char *name, const struct bench_codec *b) {
     const char *dtype = dtype_get(b->dtype)->name;
     char size[UNITS_TEXT];
@@ -110,10 +121,8 @@ static void report(struct plan *p, const char *name, const struct bench_codec *b
     table_cell(p->table, "-");
     table_cell(p->table, "%s", dtype);
     table_cell(p->table, "1.000");
-    for (int i = 0; i < 2; i++) {
-        table_cell(p->table, "%.2f", b->memcpy_bps / 1e9);
-        table_cell(p->table, "1.00");
-    }
+    for (int i = 0; i < 2; i++)
+        rate_cells(p->table, &b->memcpy, &b->memcpy);
     table_cell(p->table, "equal");
     for (size_t i = 0; i < b->ncases; i++) {
         const struct bench_case *c = &b->cases[i];
@@ -123,27 +132,26 @@ static void report(struct plan *p, const char *name, const struct bench_codec *b
         table_cell(p->table, "%s", case_isa(c));
         table_cell(p->table, "%s", dtype);
         table_cell(p->table, "%.3f", c->ratio);
-        table_cell(p->table, "%.2f", c->encode_bps / 1e9);
-        table_cell(p->table, "%.2f", c->encode_bps / b->memcpy_bps);
-        table_cell(p->table, "%.2f", c->decode_bps / 1e9);
-        table_cell(p->table, "%.2f", c->decode_bps / b->memcpy_bps);
+        rate_cells(p->table, &c->encode, &b->memcpy);
+        rate_cells(p->table, &c->decode, &b->memcpy);
         table_cell(p->table, "%s", c->exact ? "equal" : "DIFFER");
         p->exact = p->exact && c->exact;
         (void)json_array_append_new(
             p->results,
-            json_pack("{s:o, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b, s:i}", "name",
+            json_pack("{s:o, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b, s:i}", "name",
                       output_text(name), "codec", case_codec(c), "isa", case_isa(c), "dtype", dtype, "ratio",
-                      output_real(c->ratio), "encode_gbps", output_real(c->encode_bps / 1e9), "decode_gbps",
-                      output_real(c->decode_bps / 1e9), "encode_share", output_real(c->encode_bps / b->memcpy_bps),
-                      "decode_share", output_real(c->decode_bps / b->memcpy_bps), "encode_best_gbps",
-                      output_real(c->encode_best_bps / 1e9), "decode_best_gbps", output_real(c->decode_best_bps / 1e9),
-                      "memcpy_gbps", output_real(b->memcpy_bps / 1e9), "bytes", (json_int_t)b->bytes, "exact", c->exact,
-                      "rounds", (int)b->rounds));
+                      output_real(c->ratio), "encode_gbps", output_real(c->encode.bps / 1e9), "decode_gbps",
+                      output_real(c->decode.bps / 1e9), "encode_share", output_real(c->encode.share), "decode_share",
+                      output_real(c->decode.share), "encode_best_gbps", output_real(c->encode.best_bps / 1e9),
+                      "decode_best_gbps", output_real(c->decode.best_bps / 1e9), "encode_best_share",
+                      output_real(best_share(&c->encode, &b->memcpy)), "decode_best_share",
+                      output_real(best_share(&c->decode, &b->memcpy)), "memcpy_gbps", output_real(b->memcpy.bps / 1e9),
+                      "bytes", (json_int_t)b->bytes, "exact", c->exact, "rounds", (int)b->rounds));
     }
     (void)json_array_append_new(p->sizes_json,
                                 json_pack("{s:o, s:I, s:o, s:o}", "name", output_text(name), "bytes",
-                                          (json_int_t)b->bytes, "memcpy_gbps", output_real(b->memcpy_bps / 1e9),
-                                          "memcpy_best_gbps", output_real(b->memcpy_best_bps / 1e9)));
+                                          (json_int_t)b->bytes, "memcpy_gbps", output_real(b->memcpy.bps / 1e9),
+                                          "memcpy_best_gbps", output_real(b->memcpy.best_bps / 1e9)));
 }
 
 /* t NULL: Gaussian values. */
@@ -170,14 +178,14 @@ static enum ctl_exit run_one(struct plan *p, const struct tensor *t, uint64_t si
     free(values);
     if (rc != zipcclSuccess)
         return ctl_fail(p->args, CTL_FAILED, "%s", rc == zipcclOutOfMemory ? "out of memory" : why);
-    *memcpy_gbps = b.memcpy_bps / 1e9;
+    *memcpy_gbps = b.memcpy.bps / 1e9;
     report(p, t ? t->name : "gauss", &b);
     return CTL_OK;
 }
 
 enum ctl_exit ctl_bench_codec(const struct ctl_args *args) {
-    static const char *const head[] = {"name",        "size",  "codec",       "isa",   "dtype", "ratio",
-                                       "encode GB/s", "share", "decode GB/s", "share", "bits"};
+    static const char *const head[] = {"name",  "size", "codec",       "isa",   "dtype", "ratio", "encode GB/s",
+                                       "share", "best", "decode GB/s", "share", "best",  "bits"};
     struct plan p = {.args = args, .exact = true};
     struct tensor_list list = {0};
     char why[256];
@@ -187,7 +195,7 @@ enum ctl_exit ctl_bench_codec(const struct ctl_args *args) {
         return rc;
     if (p.gpu && !bench_gpu_open(p.gpu_name))
         return ctl_fail(args, CTL_FAILED, "%s", p.gpu_name);
-    p.table = table_new("lrlllrrrrrl");
+    p.table = table_new("lrlllrrrrrrrl");
     p.results = json_array();
     p.sizes_json = json_array();
     if (!p.table || !p.results || !p.sizes_json) {

@@ -134,11 +134,20 @@ static void benchmark_runs(void **state) {
     if (peers[0].name)
         b.cases[b.ncases++] = (struct bench_case){.peer = &peers[0]};
     assert_int_equal(bench_codec_run(&b, NULL), zipcclSuccess);
-    assert_true(b.memcpy_bps > 0 && b.rounds >= 5);
+    assert_true(b.memcpy.bps > 0 && b.rounds >= 5);
     for (size_t i = 0; i < b.ncases; i++) {
-        assert_true(b.cases[i].exact && b.cases[i].encode_bps > 0 && b.cases[i].decode_bps > 0);
+        assert_true(b.cases[i].exact && b.cases[i].encode.bps > 0 && b.cases[i].decode.bps > 0 &&
+                    b.cases[i].encode.share > 0 && b.cases[i].encode.best_bps >= b.cases[i].encode.bps);
         assert_true(b.cases[i].ratio > 1.4 && b.cases[i].ratio < 1.6);
     }
+    /* No codec at all: memcpy is measured. Shares are of the copy of the same round. */
+    b.ncases = 0;
+    assert_int_equal(bench_codec_run(&b, NULL), zipcclSuccess);
+    assert_true(b.memcpy.bps > 0 && b.memcpy.best_bps >= b.memcpy.bps);
+    double bps[3] = {5, 100, 40}, scratch[3];
+    const double copy[3] = {10, 400, 50};
+    const struct bench_rate rate = bench_rate_of(bps, copy, 3, scratch);
+    assert_true(rate.share == 0.5 && rate.bps == 40 && rate.best_bps == 100);
 }
 
 int main(void) {

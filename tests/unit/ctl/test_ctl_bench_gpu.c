@@ -53,9 +53,9 @@ static void measures(void **state) {
         b.cases[b.ncases++] = (struct bench_case){.codec = zipcclCodecTop7, .gpu = true};
         if (!bench_gpu_run(&b, text))
             fail_msg("%s", text);
-        assert_true(b.rounds == 3 && b.memcpy_bps == 200e9 && b.memcpy_best_bps == 300e9);
+        assert_true(b.rounds == 3 && b.memcpy.bps == 200e9 && b.memcpy.best_bps == 300e9);
         for (size_t c = 0; c < b.ncases; c++) {
-            assert_true(b.cases[c].exact && b.cases[c].encode_bps == 20e9 && b.cases[c].encode_best_bps == 30e9);
+            assert_true(b.cases[c].exact && b.cases[c].encode.bps == 20e9 && b.cases[c].encode.best_bps == 30e9);
             assert_true(b.cases[c].ratio > 1.3 && b.cases[c].ratio < 1.6);
         }
     }
