@@ -197,10 +197,10 @@ static void nccl_send(struct fabric *f, struct fabric_send *user) {
     send->announced = true;
     send->ended = false;
     send->held = !comm->ordered && memory != NCCL_DEVICE;
-    send->registered = false;
+    send->enrolled = false;
     send->body = (struct nccl_announcement){++f->ids, {bytes[0], bytes[1]}, gpu, 0};
     if (memory == NCCL_DEVICE) /* two pieces are of one chunk */
-        send->body.registered = is_registered(comm, first);
+        send->body.enrolled = is_registered(comm, first);
     if (comm->over || peer->left) {
         nccl_send_end(f, send, comm->over ? comm->reason : zipcclAborted);
         return;
@@ -246,7 +246,7 @@ static zipcclResult_t take_announcement(struct nccl_recv *recv) {
         tell_drop(comm, node, recv->body.id);
         return total >= recv->body.bytes[0] && total <= user->capacity ? zipcclInvalidUsage : zipcclLimitExceeded;
     }
-    recv->registered = recv->body.registered == 1 && recv->memory == NCCL_DEVICE && is_registered(comm, user->buffer);
+    recv->enrolled = recv->body.enrolled == 1 && recv->memory == NCCL_DEVICE && is_registered(comm, user->buffer);
     nccl_order_matched(comm, recv, node);
     return zipcclSuccess;
 }

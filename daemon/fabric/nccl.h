@@ -14,20 +14,20 @@
 #include "daemon/fabric/fabric.h"
 #include "daemon/fabric/nccl_launch.h"
 
-#define NCCL_SMALL_BYTES   ((size_t)16 << 10) /* of host memory: goes by UCX */
-#define NCCL_ANNOUNCED     0x80u              /* header flag: the payload is a struct nccl_announcement */
-#define NCCL_REGISTERED_ID (1ull << 63)       /* with the id of a message: both ends are registered */
-#define NCCL_CONTROL       UINT32_MAX         /* channel: no rank sends to itself */
-#define NCCL_MAX_IDS       64u                /* messages of one direction in a launch */
-#define NCCL_MAX_GPUS      16u                /* of a node */
-#define NCCL_MAX_NODES     512u               /* of a communicator; one with more goes by UCX alone */
+#define NCCL_SMALL_BYTES ((size_t)16 << 10) /* of host memory: goes by UCX */
+#define NCCL_ANNOUNCED   0x80u              /* header flag: the payload is a struct nccl_announcement */
+#define NCCL_ENROLLED_ID (1ull << 63)       /* with the id of a message: both ends are registered */
+#define NCCL_CONTROL     UINT32_MAX         /* channel: no rank sends to itself */
+#define NCCL_MAX_IDS     64u                /* messages of one direction in a launch */
+#define NCCL_MAX_GPUS    16u                /* of a node */
+#define NCCL_MAX_NODES   512u               /* of a communicator; one with more goes by UCX alone */
 _Static_assert(4 * NCCL_MAX_IDS <= NCCL_MAX_OPS, "both directions, two pieces each");
 
 struct nccl_announcement {
-    uint64_t id;         /* of the sender */
-    uint64_t bytes[2];   /* of its two pieces */
-    uint32_t gpu;        /* of its node's in the communicator: the one that sends */
-    uint32_t registered; /* 1: NCCL knows the memory as registered */
+    uint64_t id;       /* of the sender */
+    uint64_t bytes[2]; /* of its two pieces */
+    uint32_t gpu;      /* of its node's in the communicator: the one that sends */
+    uint32_t enrolled; /* 1: the memory is registered with NCCL */
 };
 
 enum nccl_kind {
@@ -61,10 +61,10 @@ struct nccl_send {
     struct fabric_send announce, *user;
     struct nccl_comm *comm;
     struct nccl_announcement body;
-    bool announced;  /* UCX has nothing of it (any more) */
-    bool held;       /* until it is known whether there is NCCL */
-    bool registered; /* both ends are; the receiver says so */
-    bool ended;      /* the user was told */
+    bool announced; /* UCX has nothing of it (any more) */
+    bool held;      /* until it is known whether there is NCCL */
+    bool enrolled;  /* both ends are registered: the receiver says so */
+    bool ended;     /* the user was told */
 };
 
 /* A posted receive, whatever way its message comes. */
@@ -77,7 +77,7 @@ struct nccl_recv {
     uint8_t saved[sizeof(struct nccl_announcement)]; /* what the announcement overwrites in the user's buffer */
     enum nccl_memory memory;                         /* of the user's buffer */
     uint32_t gpu;                                    /* that receives it */
-    bool registered;                                 /* both ends are; known once matched */
+    bool enrolled;                                   /* both ends are registered; known once matched */
     uint8_t *bounce; /* device memory cannot be written by UCX: NCCL_SMALL_BYTES, pinned */
     uint64_t id;     /* of the copy from it */
 };

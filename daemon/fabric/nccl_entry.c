@@ -60,14 +60,14 @@ void nccl_entry_launch(struct fabric *f, struct nccl_entry *entry) {
     command.nops = 0;
     for (unsigned i = 0; i < entry->nsends; i++) {
         const struct fabric_send *user = entry->sends[i]->user;
-        const uint32_t kind = NCCL_OP_SEND | (entry->sends[i]->registered ? NCCL_OP_REGISTERED : 0);
+        const uint32_t kind = NCCL_OP_SEND | (entry->sends[i]->enrolled ? NCCL_OP_REGISTERED : 0);
         for (unsigned k = 0; k < user->niov; k++)
             add_op(&command, kind, user->iov[k].base, user->iov[k].bytes, rank);
     }
     for (unsigned i = 0; i < entry->nrecvs; i++) {
         const struct nccl_recv *recv = entry->recvs[i];
         const uint8_t *at = recv->user->buffer;
-        const uint32_t kind = NCCL_OP_RECV | (recv->registered ? NCCL_OP_REGISTERED : 0);
+        const uint32_t kind = NCCL_OP_RECV | (recv->enrolled ? NCCL_OP_REGISTERED : 0);
         add_op(&command, kind, at, recv->body.bytes[0], rank);
         add_op(&command, kind, at + recv->body.bytes[0], recv->body.bytes[1], rank);
     }

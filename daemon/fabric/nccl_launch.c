@@ -287,7 +287,7 @@ static bool run_waiting(struct nccl_launcher *l) {
     bool over, flies = false;
     if (!task)
         return false;
-    if (task->command.what == NCCL_REGISTER) {
+    if (task->command.what == NCCL_ENROLL) {
         over = true;
         result = enroll(l, &task->command);
     } else {
@@ -389,7 +389,7 @@ void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task) {
             nccl_tasks_push(&l->waiting, task);
         return;
     case NCCL_LAUNCH:
-    case NCCL_REGISTER:
+    case NCCL_ENROLL:
         nccl_tasks_push(&l->waiting, task);
         return;
     case NCCL_COPY:

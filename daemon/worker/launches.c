@@ -152,10 +152,10 @@ static void register_slab(struct nccl_launcher *l, const struct launch_comm *c, 
     struct launch *launch = slab->ready && slab->aliased ? take(l) : NULL;
     if (!launch)
         return;
-    launch->answer = (struct nccl_answer){.comm = c->comm, .id = slab->number, .what = NCCL_REGISTER};
+    launch->answer = (struct nccl_answer){.comm = c->comm, .id = slab->number, .what = NCCL_ENROLL};
     launch->command.comm = c->comm;
     launch->command.id = slab->number;
-    launch->command.what = NCCL_REGISTER;
+    launch->command.what = NCCL_ENROLL;
     launch->command.nops = 1;
     launch->command.rank = launch->command.nranks = 0;
     launch->command.ops[0] = (struct nccl_op){.address = (uintptr_t)slab->memory->range.base,
@@ -176,7 +176,7 @@ static void registered(struct nccl_launcher *l, struct launch *launch, zipcclRes
 
 static void end_launch(struct nccl_launcher *l, struct launch *launch, zipcclResult_t result, const char *why) {
     struct launch_comm *c = launch->answer.what == NCCL_MAKE ? *find_comm(l, launch->answer.comm) : NULL;
-    if (launch->answer.what == NCCL_REGISTER) {
+    if (launch->answer.what == NCCL_ENROLL) {
         registered(l, launch, result);
         return;
     }
