@@ -114,8 +114,10 @@ void workers_free(struct device *d, void *ptr, size_t bytes) {
     unsigned index;
     size_t size = host_class_size(bytes, &index);
     struct memory *m = ptr ? memory_of(d, ptr) : NULL;
-    if (m && m->slab)
+    if (m && m->slab) {
         pool_free(d, m, ptr, bytes);
+        return;
+    }
     if (!m || !m->scratch)
         return;
     if (s->kept_bytes + size > KEEP_MAX) {
