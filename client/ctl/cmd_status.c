@@ -48,9 +48,11 @@ static json_t *status_json(const Zipccl__Status *s, const char *socket) {
     json_t *jobs = json_array(), *comms = json_array(), *peers = json_array(), *gpus = json_array();
     for (size_t i = 0; i < s->n_gpus; i++) {
         const Zipccl__GpuStatus *g = s->gpus[i];
-        (void)json_array_append_new(gpus, json_pack("{s:I, s:o, s:I, s:I, s:o}", "gpu", (json_int_t)g->gpu, "name",
-                                                    output_text(g->name), "worker", (json_int_t)g->worker, "restarts",
-                                                    (json_int_t)g->restarts, "error", output_text(g->error)));
+        (void)json_array_append_new(
+            gpus, json_pack("{s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:o}", "gpu", (json_int_t)g->gpu, "name",
+                            output_text(g->name), "worker", (json_int_t)g->worker, "restarts", (json_int_t)g->restarts,
+                            "pool_bytes", (json_int_t)g->pool_bytes, "pool_used_bytes", (json_int_t)g->pool_used_bytes,
+                            "pool_missed_bytes", (json_int_t)g->pool_missed_bytes, "error", output_text(g->error)));
     }
     for (size_t i = 0; i < s->n_jobs; i++) {
         const Zipccl__JobStatus *j = s->jobs[i];
@@ -164,10 +166,11 @@ static void print_peers(const Zipccl__Status *s) {
 }
 
 static void print_gpus(const Zipccl__Status *s) {
-    struct table *t = table_new("rlrrl");
+    struct table *t = table_new("rlrrrrl");
+    char bytes[UNITS_TEXT];
     if (!t)
         return;
-    head(t, (const char *const[]){"GPU", "name", "worker", "restarts", "error", NULL});
+    head(t, (const char *const[]){"GPU", "name", "worker", "restarts", "pool", "missed", "error", NULL});
     for (size_t i = 0; i < s->n_gpus; i++) {
         const Zipccl__GpuStatus *g = s->gpus[i];
         table_cell(t, "%u", g->gpu);
@@ -177,6 +180,10 @@ static void print_gpus(const Zipccl__Status *s) {
         else
             table_cell(t, "none");
         table_cell(t, "%u", g->restarts);
+        units_bytes(bytes, g->pool_bytes);
+        table_cell(t, "%s", bytes);
+        units_bytes(bytes, g->pool_missed_bytes);
+        table_cell(t, "%s", bytes);
         table_cell(t, "%s", g->error);
     }
     printf("\nGPUs:\n");

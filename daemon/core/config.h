@@ -38,6 +38,7 @@ struct config {
     char device[16];
     uint64_t workers;
     uint64_t gpu_sms;        /* 0: all */
+    uint64_t gpu_pool;       /* bytes of each GPU */
     uint64_t worker_timeout; /* ms */
     uint64_t busy_poll;      /* us, 0: off */
     char fabric[16];

@@ -69,6 +69,10 @@ const struct config_key config_keys[] = {
     {"gpu_sms", CONFIG_UINT, "0", 0, 1024, NULL, FIELD(gpu_sms), false,
      "Multiprocessors of a GPU that a kernel of the daemon may take, so that the trainers' kernels have the rest. 0: "
      "all."},
+    {"gpu_pool", CONFIG_SIZE, "1GiB", 0, 1ull << 40, NULL, FIELD(gpu_pool), false,
+     "The most memory of each GPU that the daemon takes for coded chunks and partial results that NCCL carries. It is\n"
+     "taken as it is needed, and given back when no communicator is left. What finds no room lies in pinned host\n"
+     "memory, which is slower. 0: all of it does."},
     {"worker_timeout", CONFIG_DURATION, "10s", 100, DAY, NULL, FIELD(worker_timeout), false,
      "How long the worker process of a GPU may be in one piece of work before it is ended, with the GPU's jobs, and\n"
      "started again. Less than the unit's WatchdogSec."},

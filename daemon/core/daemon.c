@@ -164,19 +164,28 @@ static zipcclResult_t daemon_watch(struct daemon *d, uv_poll_t *poll, int fd, uv
 
 static void daemon_device_event(void *arg, const struct device_event *event) {
     struct daemon *d = arg;
-    if (event->lost) {
+    switch (event->kind) {
+    case DEVICE_EVENT_LOST:
         d->stats.counters[STATS_workers_lost]++;
         log_error("%s", event->text);
-    } else {
+        events_add(d->events, EVENT_WORKER_LOST, NULL, 0, "%s", event->text);
+        break;
+    case DEVICE_EVENT_BACK:
         log_info("%s", event->text);
+        events_add(d->events, EVENT_WORKER_UP, NULL, 0, "%s", event->text);
+        break;
+    case DEVICE_EVENT_POOL:
+        log_warn("%s", event->text);
+        events_add(d->events, EVENT_POOL_FULL, NULL, 0, "%s", event->text);
+        break;
     }
-    events_add(d->events, event->lost ? EVENT_WORKER_LOST : EVENT_WORKER_UP, NULL, 0, "%s", event->text);
 }
 
 static zipcclResult_t daemon_open_device(struct daemon *d) {
     struct device_config config = {.workers = (unsigned)d->config.workers,
                                    .inline_bytes = DAEMON_INLINE_BYTES,
                                    .gpu_sms = (unsigned)d->config.gpu_sms,
+                                   .gpu_pool_bytes = d->config.gpu_pool,
                                    .worker_timeout_ms = (unsigned)d->config.worker_timeout,
                                    .event = daemon_device_event,
                                    .event_arg = d};

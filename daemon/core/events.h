@@ -27,6 +27,7 @@
     X(LOG_LEVEL, "log-level")                                                                                          \
     X(DRAIN, "drain")                                                                                                  \
     X(JOB_SHARE, "job-share")                                                                                          \
+    X(POOL_FULL, "pool-full")                                                                                          \
     X(WORKER_LOST, "worker-lost")                                                                                      \
     X(WORKER_UP, "worker-up")
 

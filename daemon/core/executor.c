@@ -73,13 +73,17 @@ zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t n
     c->chunk_bytes = chunk_bytes ? chunk_bytes : executor->config.chunk_bytes;
     c->rank_node = calloc(topology->nranks, sizeof(*c->rank_node));
     c->peers = calloc(topology->nnodes, sizeof(struct fabric_peer *));
-    if (!c->rank_node || !c->peers) {
+    c->local_rank = calloc(topology->nranks, sizeof(*c->local_rank));
+    c->rank_gpu = malloc(topology->nranks * sizeof(*c->rank_gpu));
+    if (!c->rank_node || !c->peers || !c->local_rank || !c->rank_gpu) {
         exec_comm_free(c);
         return zipcclOutOfMemory;
     }
     for (uint32_t i = 0; i < topology->nranks; i++) {
         c->rank_node[i] = topology->rank_node[i];
-        c->nlocal += topology->rank_node[i] == node;
+        c->rank_gpu[i] = -1;
+        if (topology->rank_node[i] == node)
+            c->local_rank[c->nlocal++] = i;
     }
     for (uint32_t i = 0; peers && i < topology->nnodes; i++)
         c->peers[i] = peers[i];
@@ -124,6 +128,8 @@ void exec_comm_free(struct exec_comm *comm) {
         e->config.fabric_ops->forget(e->config.fabric, comm->key);
     exec_cache_free(comm);
     free(comm->rank_node);
+    free(comm->local_rank);
+    free(comm->rank_gpu);
     free(comm->peers);
     free(comm);
 }
@@ -144,13 +150,13 @@ zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *arg
     for (uint32_t i = 0; i < op->plan->nsteps; i++)
         op->waiting[i] = op->plan->steps[i].ndeps;
     op->native = exec_native_choose(op);
+    exec_place_start(op);
     *out = op;
     return zipcclSuccess;
 }
 
 /* Gives the operation back before done runs, so that done may start the next one or free the communicator. */
 static void finish(struct exec_op *op) {
-    const struct executor_config *config = &op->comm->executor->config;
     struct exec_result result = op->result;
     char text[EXEC_TEXT_BYTES];
     memcpy(text, op->text, sizeof(text));
@@ -158,15 +164,11 @@ static void finish(struct exec_op *op) {
     void (*done)(void *, const struct exec_result *) = op->args.done;
     void *arg = op->args.arg;
     for (uint32_t i = 0; i < op->plan->nslots; i++) {
-        if (op->slots[i].memory)
-            config->device_ops->free(config->device, op->slots[i].memory, op->entry->slot_bytes);
+        exec_place_free(op->comm, &op->slots[i].memory, op->entry->slot_bytes);
         op->slots[i] = (struct exec_slot){0};
     }
-    for (uint32_t i = 0; i < op->plan->nvalues; i++) {
-        if (op->scratch[i])
-            config->device_ops->free(config->device, op->scratch[i], op->entry->value_bytes);
-        op->scratch[i] = NULL;
-    }
+    for (uint32_t i = 0; i < op->plan->nvalues; i++)
+        exec_place_free(op->comm, &op->scratch[i], op->entry->value_bytes);
     exec_cache_put(op);
     done(arg, &result);
 }
@@ -194,6 +196,7 @@ void exec_op_arrive(struct exec_op *op, uint32_t local, const struct exec_buffer
     uint32_t n = op->entry->nops ? op->entry->nops : op->entry->nbuffers;
     for (uint32_t i = 0; i < n; i++)
         op->buffers[i * op->plan->nlocal + local] = buffers[i];
+    exec_place_arrive(op, local, buffers, n);
     if (op->native)
         exec_native_arrive(op);
     else if (exec_capped_arrive(op))

@@ -198,6 +198,7 @@ static zipcclResult_t size_memory(struct exec_comm *comm, struct exec_entry *ent
         const struct plan_step *st = &plan->steps[i];
         entry->raw_recv_bytes += st->kind == PLAN_RECV ? st->count * dtype_get(entry->ops[0].dtype)->bytes : 0;
     }
+    entry->one_gpu = exec_place_fits(plan);
     return zipcclSuccess;
 }
 
@@ -250,6 +251,7 @@ static size_t lay_out(struct exec_op *op, uint8_t *base, const struct exec_entry
     o->buffers = place(base, &at, nbuffers, sizeof(*o->buffers));
     o->slots = place(base, &at, plan->nslots, sizeof(*o->slots));
     o->scratch = place(base, &at, plan->nvalues, sizeof(*o->scratch));
+    o->gpus = place(base, &at, plan->nlocal, sizeof(*o->gpus));
     o->inputs = place(base, &at, plan->ninputs, sizeof(*o->inputs));
     o->items = place(base, &at, plan->nitems, sizeof(*o->items));
     o->waiting = place(base, &at, plan->nsteps, sizeof(*o->waiting));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Inside the executor: the life of operations (executor.c), the cache of plans (executor_cache.c), work on values
- * (executor_steps.c), messages (executor_messages.c), transfers inside the node (executor_local.c), transfers of
- * unknown counts (executor_capped.c), collectives that the fabric has (executor_native.c), the check of what peers send
- * (executor_check.c), the probe (executor_probe.c).
+ * (executor_steps.c), where chunks lie (executor_place.c), messages (executor_messages.c), transfers inside the node
+ * (executor_local.c), transfers of unknown counts (executor_capped.c), collectives that the fabric has
+ * (executor_native.c), the check of what peers send (executor_check.c), the probe (executor_probe.c).
  */
 #ifndef ZIPCCL_DAEMON_EXECUTOR_IMPL_H
 #define ZIPCCL_DAEMON_EXECUTOR_IMPL_H
@@ -14,9 +14,15 @@
 #define EXEC_TEXT_BYTES 256
 #define EXEC_BUCKETS    256u
 
-/* A coded chunk in scratch memory. */
+/* Scratch of an operation; executor_place.c. */
+struct exec_memory {
+    uint8_t *base; /* NULL: not used yet */
+    int8_t gpu;    /* where it was wanted; -1: in host memory */
+};
+
+/* A coded chunk. */
 struct exec_slot {
-    uint8_t *memory; /* NULL: not used yet */
+    struct exec_memory memory;
     const uint8_t *dynamic;
     size_t static_bytes, dynamic_bytes;
     uint64_t hash;
@@ -66,6 +72,7 @@ struct exec_entry {
     bool native;             /* the fabric may have it whole */
     bool streaming;          /* large, and read by nobody soon */
     bool capped;             /* some transfer is */
+    bool one_gpu;            /* no step works on chunks of two ranks */
     uint32_t users;
     uint32_t nspare;
     struct exec_op *spare;
@@ -91,6 +98,8 @@ struct exec_comm {
     uint32_t node, nlocal;
     struct plan_topology topology;
     uint32_t *rank_node;
+    uint32_t *local_rank; /* by local index */
+    int8_t *rank_gpu;     /* by rank: whose memory its last operation was on; -1: the host's */
     struct fabric_peer **peers;
     struct fabric_flow *link;
     struct device_flow *workers;
@@ -119,7 +128,8 @@ struct exec_op {
     uint32_t *ready_next; /* by step: the queue of steps that may start */
     struct exec_buffers *buffers;
     struct exec_slot *slots;
-    uint8_t **scratch; /* of values */
+    struct exec_memory *scratch; /* of values */
+    int8_t *gpus;                /* by local rank: where its chunks lie */
     struct device_input *inputs;
     struct exec_item *items;
 
@@ -152,8 +162,10 @@ void exec_step_complete(struct exec_op *op, uint32_t step);
 
 const struct plan_step *exec_step_of(const struct exec_work *work);
 const struct exec_item *exec_item_of(const struct exec_work *work);
-uint8_t *exec_values(struct exec_op *op, struct plan_ref ref);                 /* the address that a reference means */
-struct exec_slot *exec_slot_to_write(struct exec_op *op, struct plan_ref ref); /* NULL, with op failed: no memory */
+uint8_t *exec_values(struct exec_op *op, struct plan_ref ref); /* the address that a reference means */
+/* The same of what the step writes. NULL, with op failed: no memory. */
+uint8_t *exec_values_to_write(struct exec_op *op, const struct plan_step *step);
+struct exec_slot *exec_slot_to_write(struct exec_op *op, const struct plan_step *step);
 void exec_work_end(struct exec_work *work, bool success);
 bool exec_work_submit(struct exec_work *work, void (*done)(struct device_job *)); /* true: over already */
 const char *exec_step_name(const struct exec_work *work, char text[64]);          /* "all-gather #12" */
@@ -178,6 +190,14 @@ static inline const char *exec_why(const struct device_job *job) {
         finish(work);                                                                                                  \
         exec_op_run(op);                                                                                               \
     }
+
+/* executor_place.c */
+bool exec_place_fits(const struct plan *plan); /* no step works on chunks of two local ranks */
+void exec_place_start(struct exec_op *op);
+void exec_place_arrive(struct exec_op *op, uint32_t local, const struct exec_buffers *buffers, uint32_t n);
+/* Memory for what the step writes, where that is best. What it holds may be lost. False: there is none. */
+bool exec_place(struct exec_op *op, const struct plan_step *step, struct exec_memory *memory, size_t bytes);
+void exec_place_free(const struct exec_comm *comm, struct exec_memory *memory, size_t bytes);
 
 /* executor_check.c. False, with the operation failed, where the message is not what this node expects. */
 bool exec_check_message(struct exec_op *op, const struct plan_step *step, const struct fabric_header *header,

@@ -38,14 +38,14 @@ static void send_done(struct fabric_send *send, zipcclResult_t result) {
 
 /* The bytes of a coded slot that this message carries. */
 static void point_to_slot(struct fabric_send *send, const struct exec_slot *slot, enum plan_part part) {
-    struct fabric_iov first = {slot->memory, slot->static_bytes}, second = {slot->dynamic, slot->dynamic_bytes};
+    struct fabric_iov first = {slot->memory.base, slot->static_bytes}, second = {slot->dynamic, slot->dynamic_bytes};
     if (part != PLAN_DYNAMIC) {
         send->header.static_bytes = (uint32_t)slot->static_bytes;
         send->iov[send->niov++] = first;
     }
     if (part == PLAN_STATIC || slot->dynamic_bytes == 0)
         return;
-    if (send->niov == 1 && slot->memory + slot->static_bytes == slot->dynamic)
+    if (send->niov == 1 && slot->memory.base + slot->static_bytes == slot->dynamic)
         send->iov[0].bytes += slot->dynamic_bytes; /* received and passed on: one piece */
     else
         send->iov[send->niov++] = second;
@@ -90,11 +90,16 @@ static void finish_to_send(struct exec_work *work) {
 }
 EXEC_JOB_DONE(to_send_done, finish_to_send)
 
+static bool is_on_gpu(const struct exec_op *op, const void *memory) {
+    const struct executor_config *config = &op->comm->executor->config;
+    return config->device_ops->on_gpu && config->device_ops->on_gpu(config->device, memory);
+}
+
 /* Whether values have to pass through a bounce: the fabric does not take them from where they lie, or they lie in a
  * GPU's memory and are hashed. */
 static bool needs_bounce(const struct exec_op *op, const void *values) {
     const struct executor_config *config = &op->comm->executor->config;
-    bool on_gpu = config->device_ops->on_gpu && config->device_ops->on_gpu(config->device, values);
+    bool on_gpu = is_on_gpu(op, values);
     if (!config->fabric_ops->takes || (on_gpu && config->verify))
         return on_gpu;
     return !config->fabric_ops->takes(config->fabric, op->comm->key, values);
@@ -172,18 +177,70 @@ static void finish_recv_values(struct exec_work *work) {
 }
 EXEC_JOB_DONE(recv_values_done, finish_recv_values)
 
+/* Raw values whose hash is to be checked have come to a GPU's memory: the processor has a look at a copy. False: the
+ * step is not over yet. */
+static bool check_on_gpu(struct exec_work *work, size_t bytes) {
+    if (!take_bounce(work, bytes)) {
+        exec_work_end(work, false);
+        return true;
+    }
+    work->job = (struct device_job){.work = DEVICE_COPY,
+                                    .src = exec_values(work->op, exec_step_of(work)->dst),
+                                    .dst = work->bounce,
+                                    .count = bytes,
+                                    .verify = true};
+    if (!exec_work_submit(work, recv_values_done))
+        return false;
+    finish_recv_values(work);
+    return true;
+}
+
+/* A coded chunk that is to be checked lies where the processor reads it now. */
+static void finish_move(struct exec_work *work) {
+    struct exec_op *op = work->op;
+    struct exec_slot *slot = &op->slots[exec_step_of(work)->dst.index];
+    const struct device_job *job = &work->job;
+    char name[64];
+    if (job->result) {
+        exec_op_failf(op, job->result, -1, "%s: a chunk of node %u cannot be read%s%s", exec_step_name(work, name),
+                      exec_step_of(work)->peer, exec_why_mark(job), exec_why(job));
+    } else {
+        slot->dynamic = work->bounce + (slot->dynamic - slot->memory.base);
+        exec_place_free(op->comm, &slot->memory, op->entry->slot_bytes);
+        slot->memory.base = work->bounce;
+        work->bounce = NULL;
+    }
+    exec_work_end(work, job->result == zipcclSuccess);
+}
+EXEC_JOB_DONE(move_done, finish_move)
+
+/* The sender verifies and this node does not: where the chunk came to a GPU's memory, it goes on to the host's. False:
+ * the step is not over yet. */
+static bool move_slot(struct exec_work *work, size_t bytes) {
+    const struct exec_slot *slot = &work->op->slots[exec_step_of(work)->dst.index];
+    if (!take_bounce(work, work->op->entry->slot_bytes)) {
+        exec_work_end(work, false);
+        return true;
+    }
+    work->job = (struct device_job){.work = DEVICE_COPY, .src = slot->memory.base, .dst = work->bounce, .count = bytes};
+    if (!exec_work_submit(work, move_done))
+        return false;
+    finish_move(work);
+    return true;
+}
+
 /* Notes what a coded slot now holds. */
 static void fill_slot(struct exec_op *op, const struct plan_step *st, const struct fabric_header *header,
                       size_t bytes) {
     struct exec_slot *slot = &op->slots[st->dst.index];
     if (st->part == PLAN_DYNAMIC) {
         slot->dynamic_bytes = bytes;
-        slot->dynamic = slot->memory + op->entry->slot_static[st->item];
+        slot->dynamic = slot->memory.base + op->entry->slot_static[st->item];
         return;
     }
     slot->static_bytes = header->static_bytes;
     slot->dynamic_bytes = bytes - header->static_bytes;
-    slot->dynamic = slot->memory + header->static_bytes;
+    slot->dynamic = slot->memory.base + header->static_bytes;
     slot->hash = header->hash;
     slot->has_hash = header->flags & HEADER_HAS_HASH;
 }
@@ -200,7 +257,10 @@ static bool finish_recv(struct exec_work *work) {
     bool values = good && exec_count(op, st) > 0;
     op->result.worst_report = report_combine(op->result.worst_report, header.report);
     if (values && st->dst.space == PLAN_SLOT) {
+        const struct exec_slot *slot = &op->slots[st->dst.index];
         fill_slot(op, st, &header, bytes);
+        if (st->part != PLAN_DYNAMIC && slot->has_hash && is_on_gpu(op, slot->memory.base))
+            return move_slot(work, bytes);
     } else if (values && (work->bounce || (header.flags & HEADER_HAS_HASH))) {
         work->expected_hash = header.hash;
         if (work->bounce)
@@ -209,6 +269,8 @@ static bool finish_recv(struct exec_work *work) {
                                             .dst = exec_values(op, st->dst),
                                             .count = bytes,
                                             .verify = header.flags & HEADER_HAS_HASH};
+        else if (is_on_gpu(op, exec_values(op, st->dst))) /* the sender verifies, and this node does not */
+            return check_on_gpu(work, bytes);
         else
             set_hash_job(work, exec_values(op, st->dst));
         if (exec_work_submit(work, recv_values_done))
@@ -250,19 +312,19 @@ static bool set_target(struct exec_work *work, struct fabric_recv *recv) {
     const struct plan_step *st = exec_step_of(work);
     size_t slot_static = op->entry->slot_static[st->item];
     if (st->dst.space == PLAN_SLOT) {
-        struct exec_slot *slot = st->part == PLAN_DYNAMIC ? &op->slots[st->dst.index] : exec_slot_to_write(op, st->dst);
+        struct exec_slot *slot = st->part == PLAN_DYNAMIC ? &op->slots[st->dst.index] : exec_slot_to_write(op, st);
         if (!slot)
             return false;
-        recv->buffer = slot->memory;
+        recv->buffer = slot->memory.base;
         recv->capacity = op->entry->slot_bytes;
         if (st->part == PLAN_STATIC)
             recv->capacity = slot_static;
         if (st->part == PLAN_DYNAMIC) {
-            recv->buffer = slot->memory + slot_static;
+            recv->buffer = slot->memory.base + slot_static;
             recv->capacity = op->entry->slot_bytes - slot_static;
         }
     } else if (st->count > 0) {
-        recv->buffer = exec_values(op, st->dst);
+        recv->buffer = exec_values_to_write(op, st);
         recv->capacity = st->count * op->items[st->item].value_bytes;
         if (!op->failed && needs_bounce(op, recv->buffer)) {
             if (!take_bounce(work, recv->capacity))

@@ -26,32 +26,31 @@ const char *exec_step_name(const struct exec_work *work, char text[64]) {
 }
 
 uint8_t *exec_values(struct exec_op *op, struct plan_ref ref) {
-    const struct executor_config *config = &op->comm->executor->config;
     switch ((enum plan_space)ref.space) {
     case PLAN_SENDBUF:
         return (uint8_t *)(uintptr_t)op->buffers[ref.index].send + ref.offset;
     case PLAN_RECVBUF:
         return (uint8_t *)op->buffers[ref.index].recv + ref.offset;
     case PLAN_VALUES:
-        if (!op->scratch[ref.index])
-            op->scratch[ref.index] = config->device_ops->alloc(config->device, op->entry->value_bytes);
-        if (!op->scratch[ref.index])
-            exec_op_failf(op, zipcclOutOfMemory, -1, "no memory for partial results");
-        return op->scratch[ref.index];
+        return op->scratch[ref.index].base; /* a step has written it */
     default:
         return NULL;
     }
 }
 
-struct exec_slot *exec_slot_to_write(struct exec_op *op, struct plan_ref ref) {
-    struct exec_slot *slot = &op->slots[ref.index];
-    const struct executor_config *config = &op->comm->executor->config;
-    if (!slot->memory)
-        slot->memory = config->device_ops->alloc(config->device, op->entry->slot_bytes);
-    if (!slot->memory)
+uint8_t *exec_values_to_write(struct exec_op *op, const struct plan_step *st) {
+    if (st->dst.space == PLAN_VALUES && !exec_place(op, st, &op->scratch[st->dst.index], op->entry->value_bytes))
+        exec_op_failf(op, zipcclOutOfMemory, -1, "no memory for partial results");
+    return exec_values(op, st->dst);
+}
+
+struct exec_slot *exec_slot_to_write(struct exec_op *op, const struct plan_step *st) {
+    struct exec_slot *slot = &op->slots[st->dst.index];
+    bool placed = exec_place(op, st, &slot->memory, op->entry->slot_bytes);
+    if (!placed)
         exec_op_failf(op, zipcclOutOfMemory, -1, "no memory for coded chunks");
     slot->has_hash = false;
-    return slot->memory ? slot : NULL;
+    return placed ? slot : NULL;
 }
 
 void exec_step_complete(struct exec_op *op, uint32_t step) {
@@ -160,7 +159,7 @@ EXEC_JOB_DONE(reduce_done, finish_reduce)
 static void start_encode(struct exec_work *work) {
     struct exec_op *op = work->op;
     const struct plan_step *st = exec_step_of(work);
-    struct exec_slot *slot = exec_slot_to_write(op, st->dst);
+    struct exec_slot *slot = exec_slot_to_write(op, st);
     const uint8_t *src = exec_values(op, st->src);
     if (!slot || op->failed) {
         exec_work_end(work, false);
@@ -170,8 +169,8 @@ static void start_encode(struct exec_work *work) {
                                     .codec = (zipcclCodec_t)st->codec,
                                     .dtype = (zipcclDataType_t)exec_item_of(work)->dtype,
                                     .src = src,
-                                    .dst = slot->memory,
-                                    .dst_dynamic = slot->memory + op->entry->slot_static[st->item],
+                                    .dst = slot->memory.base,
+                                    .dst_dynamic = slot->memory.base + op->entry->slot_static[st->item],
                                     .count = exec_count(op, st),
                                     .verify = op->comm->executor->config.verify};
     if (exec_work_submit(work, encode_done))
@@ -191,7 +190,7 @@ static void start_decode(struct exec_work *work) {
                                     .codec = (zipcclCodec_t)st->codec,
                                     .dtype = (zipcclDataType_t)exec_item_of(work)->dtype,
                                     .flags = op->entry->streaming ? CODEC_STREAMING : 0,
-                                    .src = slot->memory,
+                                    .src = slot->memory.base,
                                     .src_static = slot->static_bytes,
                                     .src_dynamic = slot->dynamic,
                                     .src_dynamic_bytes = slot->dynamic_bytes,
@@ -224,7 +223,7 @@ static void fill_input(struct exec_op *op, const struct plan_step *st, const str
         .codec = (zipcclCodec_t)in->codec, .ends_group = in->ends_group, .round_group = in->round_group};
     if (in->ref.space == PLAN_SLOT) {
         const struct exec_slot *slot = &op->slots[in->ref.index];
-        out->src = slot->memory;
+        out->src = slot->memory.base;
         out->src_static = slot->static_bytes;
         out->src_dynamic = slot->dynamic;
         out->src_dynamic_bytes = slot->dynamic_bytes;
@@ -245,9 +244,9 @@ static void start_reduce(struct exec_work *work) {
     const struct plan_step *st = exec_step_of(work);
     const struct exec_item *item = exec_item_of(work);
     struct device_input *inputs = &op->inputs[st->first_input];
+    uint8_t *dst = exec_values_to_write(op, st); /* which may be an input */
     for (uint32_t i = 0; i < st->ninputs; i++)
         fill_input(op, st, &op->plan->inputs[st->first_input + i], &inputs[i]);
-    uint8_t *dst = exec_values(op, st->dst);
     if (op->failed) {
         exec_work_end(work, false);
         return;

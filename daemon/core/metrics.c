@@ -43,6 +43,12 @@ static void metrics_comms(struct daemon *d, struct metrics_view *v) {
     v->oldest_seconds = (double)(now_ns - oldest_ns) / 1e9;
 }
 
+static void metrics_pools(const struct daemon *d, struct metrics_view *v) {
+    struct device_gpu gpu;
+    while (d->device_ops->gpu != NULL && v->npools < METRICS_MAX_GPUS && d->device_ops->gpu(d->device, v->npools, &gpu))
+        v->pools[v->npools++] = (struct metrics_pool){gpu.pool_bytes, gpu.pool_used_bytes, gpu.pool_missed_bytes};
+}
+
 void metrics_gather(struct daemon *d, struct metrics_view *v) {
     *v = (struct metrics_view){
         .stats = &d->stats,
@@ -69,4 +75,5 @@ void metrics_gather(struct daemon *d, struct metrics_view *v) {
         v->peers[metrics_state_of(v->peers, &v->npeers, peer_state_name(link->state))].count++;
     }
     metrics_comms(d, v);
+    metrics_pools(d, v);
 }

@@ -12,6 +12,7 @@
 #include "daemon/core/stats.h"
 
 #define METRICS_MAX_STATES 6u
+#define METRICS_MAX_GPUS   16u
 
 struct daemon;
 struct metrics_http;
@@ -19,6 +20,11 @@ struct metrics_http;
 struct metrics_state {
     const char *name;
     uint64_t count;
+};
+
+/* Of a GPU: what the daemon has of its memory, and what found no room there. */
+struct metrics_pool {
+    uint64_t bytes, used_bytes, missed_bytes;
 };
 
 /* What the text is made of. Belongs to the caller; its pointers must live while it is rendered. */
@@ -29,7 +35,9 @@ struct metrics_view {
     bool draining;
     uint64_t sessions, jobs, queued, running, registered_bytes;
     uint64_t link_rate_bits, encode_bps, decode_bps;
-    double oldest_seconds; /* of the operation that runs longest */
+    double oldest_seconds;                       /* of the operation that runs longest */
+    struct metrics_pool pools[METRICS_MAX_GPUS]; /* by GPU */
+    unsigned npools;
     struct metrics_state comms[METRICS_MAX_STATES], peers[METRICS_MAX_STATES];
     unsigned ncomms, npeers;
 };

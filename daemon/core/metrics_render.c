@@ -191,8 +191,34 @@ static void render_gauges(const struct metrics_view *v, struct metrics_text *t) 
                  "Values that all workers together decode, as measured at the start.", (double)v->decode_bps);
 }
 
+/* value: offset in struct metrics_pool */
+static void render_pool(const struct metrics_view *v, struct metrics_text *t, const char *name, enum metrics_type type,
+                        size_t field, const char *help) {
+    metrics_text_family(t, name, type, "bytes", help);
+    for (unsigned i = 0; i < v->npools; i++) {
+        char gpu[16];
+        uint64_t value;
+        const struct metrics_label label = {"gpu", gpu};
+        snprintf(gpu, sizeof gpu, "%u", i);
+        memcpy(&value, (const char *)&v->pools[i] + field, sizeof value);
+        metrics_text_count(t, "", &label, 1, value);
+    }
+}
+
+static void render_pools(const struct metrics_view *v, struct metrics_text *t) {
+    if (v->npools == 0)
+        return;
+    render_pool(v, t, "zipccl_gpu_pool_bytes", METRICS_GAUGE, offsetof(struct metrics_pool, bytes),
+                "Memory of a GPU that the daemon has for what NCCL carries.");
+    render_pool(v, t, "zipccl_gpu_pool_used_bytes", METRICS_GAUGE, offsetof(struct metrics_pool, used_bytes),
+                "Of that: taken now.");
+    render_pool(v, t, "zipccl_gpu_pool_missed_bytes", METRICS_COUNTER, offsetof(struct metrics_pool, missed_bytes),
+                "Coded chunks and partial results that found no room there and went through pinned host memory.");
+}
+
 void metrics_render(const struct metrics_view *v, struct metrics_text *t) {
     render_gauges(v, t);
+    render_pools(v, t);
     render_counters(v->stats, t);
     render_times(v->stats, t);
     render_rows(v->stats, t);

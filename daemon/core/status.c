@@ -108,6 +108,9 @@ static bool status_gpus(struct daemon *d, struct arena *a, Zipccl__Status *m) {
         g->name = arena_text(a, gpu.name);
         g->worker = (uint32_t)gpu.worker;
         g->restarts = gpu.restarts;
+        g->pool_bytes = gpu.pool_bytes;
+        g->pool_used_bytes = gpu.pool_used_bytes;
+        g->pool_missed_bytes = gpu.pool_missed_bytes;
         g->error = arena_text(a, gpu.failed != NULL ? gpu.failed : "");
         m->gpus[m->n_gpus++] = g;
     }

@@ -2,8 +2,9 @@
  *
  * The CUDA device: its GPUs, and the way of jobs to them and back.
  *
- * A job goes to the GPU whose memory it touches; what touches none is the host device's. Scratch is pinned host memory:
- * kernels write coded parts straight into it, and read them from it, so that the fabric sends them as they are.
+ * A job goes to the GPU whose memory it touches; what touches none is the host device's. Scratch is pinned host memory,
+ * or in a pool on the GPU: kernels write coded parts straight into it, and read them from it, so that the fabric sends
+ * them as they are.
  * A GPU's lanes are made at its first use: a daemon that serves one of eight takes memory of that one alone.
  */
 #include "daemon/device/cuda.h"
@@ -226,7 +227,8 @@ static void cuda_free(struct device *d, void *ptr, size_t bytes) {
     host_pool_free(&d->pool, ptr, bytes);
 }
 
-/* Where its result is, or else its values. *reachable: the GPU can use what lies in host memory. */
+/* Where its result is, or else its values; a process that works on one GPU does there whatever it is given.
+ * *reachable: the GPU can use what lies in host memory. */
 static struct cuda_gpu *gpu_of_job(struct device *d, const struct device_job *job, bool *reachable) {
     struct cuda_gpu *gpu = cuda_gpu_of(d, job->dst);
     if (!gpu && job->work != DEVICE_REDUCE)
@@ -238,7 +240,7 @@ static struct cuda_gpu *gpu_of_job(struct device *d, const struct device_job *jo
     *reachable = cuda_reach(d, job->dst) && cuda_reach(d, job->work == DEVICE_REDUCE ? job->dst : job->src);
     for (uint32_t i = 0; job->work == DEVICE_REDUCE && i < job->ninputs; i++)
         *reachable = cuda_reach(d, job->inputs[i].src) && *reachable;
-    return gpu;
+    return d->own ? d->own : gpu;
 }
 
 static bool cuda_submit(struct device *d, struct device_job *job) {

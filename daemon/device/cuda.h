@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Inside the CUDA device: GPUs and the way of jobs (cuda.c), lanes and the thread that sees them end (cuda_lane.c),
- * what a job launches (cuda_work.c), clients' memory and scratch (cuda_memory.c), clients' streams (cuda_stream.c), the
+ * what a job launches (cuda_work.c), clients' memory and scratch (cuda_memory.c), memory of GPUs that is the daemon's
+ * (cuda_pool.c), clients' streams (cuda_stream.c), the
  * driver's own calls (cuda_driver.c), measurement (cuda_measure.c).
  *
  * The loop thread launches; one thread of the device looks which launches have ended. They share what is said to be
@@ -38,7 +39,9 @@ struct cuda_driver {
     CUresult (*mem_unmap)(CUdeviceptr ptr, size_t size);
     CUresult (*mem_set_access)(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
     CUresult (*mem_release)(CUmemGenericAllocationHandle handle);
-    bool has_vmm; /* all but the first */
+    CUresult (*mem_create)(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                           unsigned long long flags);
+    bool has_vmm; /* all but the first and the last */
 };
 
 /* A launched job. Its table and results lie in `host`, pinned, and in `device`; args_bytes of the lane each. */
@@ -85,7 +88,8 @@ struct cuda_mapping {
     struct cuda_gpu *gpu;       /* NULL: host memory */
     struct cuda_gpu *mapped_on; /* whose context has it: gpu's, or another one's, which is its peer */
     struct device_memory host;
-    bool pinned; /* host memory that the GPUs can use */
+    uint8_t *alias; /* of memory that is the daemon's; NULL: it has one address */
+    bool pinned;    /* host memory that the GPUs can use */
     unsigned refs;
 };
 
@@ -176,6 +180,10 @@ bool cuda_reach(struct device *d, const void *ptr);
 bool cuda_pin(void *ptr, size_t bytes);
 void cuda_unpin(void *ptr);
 void cuda_mappings_free(struct device *d);
+
+/* cuda_pool.c: sets the mapping's addresses */
+ZIPCCL_MUST_CHECK zipcclResult_t cuda_pool_map(struct device *d, struct cuda_mapping *m, const char **why);
+void cuda_pool_unmap(struct device *d, const struct cuda_mapping *m);
 
 /* cuda_stream.c */
 ZIPCCL_MUST_CHECK zipcclResult_t cuda_stream_open(struct device *d, const uint8_t *uuid, const uint8_t *events,

@@ -28,5 +28,7 @@ bool cuda_driver_load(struct cuda_driver *d, const char **why) {
                  find("cuMemImportFromShareableHandle", 10020, &d->mem_import) &&
                  find("cuMemMap", 10020, &d->mem_map) && find("cuMemUnmap", 10020, &d->mem_unmap) &&
                  find("cuMemSetAccess", 10020, &d->mem_set_access) && find("cuMemRelease", 10020, &d->mem_release);
+    if (!d->has_vmm || !find("cuMemCreate", 10020, &d->mem_create))
+        d->mem_create = NULL;
     return true;
 }

@@ -105,6 +105,10 @@ static void unmap(struct device *d, struct cuda_mapping *m) {
     if (atomic_load(&m->mapped_on->failed)) /* its context is gone, and all that it mapped */
         return;
     (void)cudaSetDevice(m->mapped_on->ordinal);
+    if (m->kind == DEVICE_MEMORY_CUDA_OWN) {
+        cuda_pool_unmap(d, m);
+        return;
+    }
     if (m->kind == DEVICE_MEMORY_CUDA_IPC) {
         if (cudaIpcCloseMemHandle(m->range.base) != cudaSuccess)
             (void)cudaGetLastError();
@@ -128,7 +132,7 @@ static void drop(struct device *d, struct cuda_mapping *m) {
 }
 
 static struct cuda_mapping *find(const struct device *d, const struct device_import *in, const struct cuda_gpu *gpu) {
-    if (in->kind == DEVICE_MEMORY_HOST || in->process_start == 0)
+    if (in->kind == DEVICE_MEMORY_HOST || in->kind == DEVICE_MEMORY_CUDA_OWN || in->process_start == 0)
         return NULL;
     for (struct cuda_mapping *m = d->mappings; m; m = m->next) {
         if (m->kind == in->kind && m->pid == in->pid && m->process_start == in->process_start && m->id == in->id &&
@@ -140,7 +144,14 @@ static struct cuda_mapping *find(const struct device *d, const struct device_imp
 
 static zipcclResult_t map_gpu(struct device *d, struct cuda_mapping *m, const struct device_import *in,
                               const char **why) {
-    return in->kind == DEVICE_MEMORY_CUDA_IPC ? map_ipc(d, m, in->handle, why) : map_vmm(d, m, in->fd, why);
+    switch (in->kind) {
+    case DEVICE_MEMORY_CUDA_IPC:
+        return map_ipc(d, m, in->handle, why);
+    case DEVICE_MEMORY_CUDA_OWN:
+        return cuda_pool_map(d, m, why);
+    default:
+        return map_vmm(d, m, in->fd, why);
+    }
 }
 
 static zipcclResult_t map(struct device *d, struct cuda_mapping *m, const struct device_import *in, const char **why) {
@@ -197,7 +208,8 @@ zipcclResult_t cuda_import(struct device *d, const struct device_import *in, str
         }
     }
     m->refs++;
-    *out = (struct device_memory){.base = m->range.base, .bytes = m->range.bytes, .on_gpu = gpu != NULL, .own = m};
+    *out = (struct device_memory){
+        .base = m->range.base, .bytes = m->range.bytes, .alias = m->alias, .on_gpu = gpu != NULL, .own = m};
     return zipcclSuccess;
 }
 

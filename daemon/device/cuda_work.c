@@ -3,8 +3,9 @@
  * What a job enqueues on its lane's stream, and what is made of the results.
  *
  * The kernels' table goes to the GPU, and their result comes from it, by copies of a few bytes in the stream. Codec
- * kernels want values aligned to 16 bytes; others pass through scratch. So do inputs of a reduction that lie on another
- * GPU, which a kernel here may not reach.
+ * kernels want values aligned to 16 bytes; others pass through scratch. So do values that lie on another GPU, which a
+ * kernel here may not reach. Coded parts never do: they lie in host memory, where they may be hashed, or in this GPU's
+ * pool.
  */
 #include <string.h>
 
@@ -28,14 +29,21 @@ static size_t value_bytes(const struct device_job *job) {
     return job->count * (info ? info->bytes : 1);
 }
 
-static bool is_aligned(const void *values) {
-    return (uintptr_t)values % VALUE_ALIGN == 0;
-}
-
 /* Whether a kernel on the lane's GPU cannot count on reaching it. */
 static bool is_foreign(const struct cuda_lane *lane, const void *values) {
     const struct cuda_gpu *gpu = cuda_gpu_of(lane->gpu->device, values);
     return gpu && gpu != lane->gpu;
+}
+
+/* Whether a codec kernel takes values from where they are, or puts them there. */
+static bool is_direct(const struct cuda_lane *lane, const void *values) {
+    return (uintptr_t)values % VALUE_ALIGN == 0 && !is_foreign(lane, values);
+}
+
+/* Whether the coded parts at `part` can be worked on: here, and by the processor where they are hashed. */
+static bool is_good_part(const struct cuda_lane *lane, const void *part, bool verify) {
+    const struct cuda_gpu *gpu = cuda_gpu_of(lane->gpu->device, part);
+    return !gpu || (gpu == lane->gpu && !verify);
 }
 
 struct cuda_need cuda_work_need(const struct cuda_lane *lane, const struct device_job *job) {
@@ -52,7 +60,7 @@ struct cuda_need cuda_work_need(const struct cuda_lane *lane, const struct devic
         return need;
     }
     need.args += sizeof(struct zipccl_cuda_segment);
-    if (!is_aligned(job->work == DEVICE_ENCODE ? job->src : job->dst))
+    if (!is_direct(lane, job->work == DEVICE_ENCODE ? job->src : job->dst))
         need.scratch += values;
     return need;
 }
@@ -83,11 +91,14 @@ static cudaError_t launch_codec(struct cuda_lane *lane, struct cuda_slot *slot) 
     const bool encode = job->work == DEVICE_ENCODE;
     const unsigned sms = lane->gpu->device->config.gpu_sms;
     uint8_t *values = encode ? (uint8_t *)(uintptr_t)job->src : job->dst;
-    uint8_t *aligned = is_aligned(values) ? values : lane->scratch + align_up(zipccl_cuda_workspace(1, job->count));
+    uint8_t *aligned =
+        is_direct(lane, values) ? values : lane->scratch + align_up(zipccl_cuda_workspace(1, job->count));
     const struct codec_sizes bound = codec_bound(job->codec, job->dtype, job->count);
     struct zipccl_cuda_segment *table = (void *)(slot->host + RESULT_BYTES);
     struct zipccl_cuda_segment *there = (void *)(slot->device + RESULT_BYTES);
     struct zipccl_cuda_result *result = (void *)slot->device;
+    if (!is_good_part(lane, encode ? job->dst : job->src, job->verify))
+        return cudaErrorInvalidValue;
     *table = (struct zipccl_cuda_segment){
         .values = aligned,
         .static_part = encode ? job->dst : (void *)(uintptr_t)job->src,
@@ -135,6 +146,8 @@ static cudaError_t launch_reduce(struct cuda_lane *lane, struct cuda_slot *slot)
     for (uint32_t i = 0; e == cudaSuccess && i < job->ninputs; i++) {
         const struct device_input *in = &job->inputs[i];
         codec = in->codec != zipcclCodecRaw ? in->codec : codec;
+        if (in->codec != zipcclCodecRaw && !is_good_part(lane, in->src, in->verify))
+            return cudaErrorInvalidValue;
         inputs[i] = (struct zipccl_cuda_input){.src = in->src,
                                                .src_dynamic = in->src_dynamic,
                                                .static_bytes = in->src_static,

@@ -26,7 +26,8 @@ struct device_stream; /* a client's stream of a GPU, as its daemon sees it */
 #define DEVICE_UUID_BYTES 16u
 #define DEVICE_IPC_BYTES  64u /* of a CUDA IPC handle */
 
-enum device_memory_kind { DEVICE_MEMORY_HOST, DEVICE_MEMORY_CUDA_IPC, DEVICE_MEMORY_CUDA_VMM };
+/* OWN is no client's: memory of a GPU that the device makes. */
+enum device_memory_kind { DEVICE_MEMORY_HOST, DEVICE_MEMORY_CUDA_IPC, DEVICE_MEMORY_CUDA_VMM, DEVICE_MEMORY_CUDA_OWN };
 
 /* What takes its time: done runs from poll, once, or not at all where the device is closed before. The caller's, and
  * untouched by it until then. why: of an error, for people; valid until the device is closed. */
@@ -42,7 +43,7 @@ struct device_import {
     size_t offset; /* where it begins in a memfd; a multiple of the page */
     size_t bytes;
     const uint8_t *handle; /* IPC: of the whole allocation */
-    const uint8_t *uuid;   /* IPC, VMM: the GPU */
+    const uint8_t *uuid;   /* all but a memfd: the GPU */
     /* Names the allocation among all that ever were: opened twice, it is mapped once. */
     pid_t pid;
     uint64_t process_start, id;
@@ -53,8 +54,9 @@ struct device_import {
 struct device_memory {
     uint8_t *base;
     size_t bytes;
-    bool on_gpu; /* the processor cannot touch it */
-    void *own;   /* the device's */
+    uint8_t *alias; /* OWN: the same memory at another address; NULL: it has but one */
+    bool on_gpu;    /* the processor cannot touch it */
+    void *own;      /* the device's */
 };
 
 enum device_work { DEVICE_ENCODE, DEVICE_DECODE, DEVICE_COPY, DEVICE_REDUCE };
@@ -111,19 +113,23 @@ struct device_gpu {
     pid_t worker;       /* 0: none runs; or the calling process itself works on it */
     uint32_t restarts;  /* of the worker */
     const char *failed; /* why it cannot be used; NULL: it can. Valid until the device is closed */
+    /* Its pool: what it has, what is taken of that, and bytes that found no room there, since the start. */
+    uint64_t pool_bytes, pool_used_bytes, pool_missed_bytes;
 };
 
-/* Something that people should hear of: a GPU's worker was lost, or is back. */
+/* Something that people should hear of: a GPU's worker was lost, or is back; its pool can have no more. */
+enum device_event_kind { DEVICE_EVENT_LOST, DEVICE_EVENT_BACK, DEVICE_EVENT_POOL };
 struct device_event {
-    bool lost;
+    enum device_event_kind kind;
     const char *text; /* valid during the call */
 };
 
 struct device_config {
-    unsigned workers;    /* 0: choose */
-    size_t inline_bytes; /* work on fewer bytes may be done at once, in submit */
-    unsigned gpu_sms;    /* multiprocessors that a kernel may take; 0: all */
-    unsigned own_gpu;    /* 1 + the ordinal of the one GPU to work on; 0: all */
+    unsigned workers;      /* 0: choose */
+    size_t inline_bytes;   /* work on fewer bytes may be done at once, in submit */
+    unsigned gpu_sms;      /* multiprocessors that a kernel may take; 0: all */
+    unsigned own_gpu;      /* 1 + the ordinal of the one GPU to work on; 0: all */
+    size_t gpu_pool_bytes; /* the most that alloc_on takes of each GPU */
     /* For devices with worker processes. */
     const char *worker_program;                                 /* NULL: this one */
     unsigned worker_timeout_ms;                                 /* for one piece of work; 0: 10 s */
@@ -172,6 +178,11 @@ struct device_ops {
     /* What follows is NULL where all memory is the host's. */
     /* Whether an address lies in memory that the processor and the fabric cannot touch. */
     bool (*on_gpu)(const struct device *device, const void *ptr);
+    /* The number of the GPU that has an address, as in gpu_number; -1: the host has it. */
+    int (*gpu_of)(const struct device *device, const void *ptr);
+    /* Scratch in the memory of a GPU, given back by free. NULL: it has no room now; alloc may have some. The function
+     * itself may be NULL. */
+    void *(*alloc_on)(struct device *device, unsigned gpu, size_t bytes);
     /* Makes imported memory one that GPUs reach, where it is the host's. False: it cannot be. */
     bool (*reach)(struct device *device, const void *ptr);
     /* The number that CUDA gives the GPU `uuid` here; -1: it is not here. */

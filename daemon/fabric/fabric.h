@@ -129,7 +129,7 @@ struct fabric_part {
  * there; one at a time of a communicator. Owned by the caller until done runs, as the buffers are. */
 struct fabric_collective {
     struct fabric_header header; /* of the operation: comm, node, seq, and what this node believes of it */
-    struct fabric_flow *flow;     /* as of a send: under a rate it goes by messages, which can wait */
+    struct fabric_flow *flow;    /* as of a send: under a rate it goes by messages, which can wait */
     zipcclRedOp_t redop;
     size_t value_bytes;
     const struct fabric_part *parts; /* by local rank */
@@ -169,6 +169,8 @@ struct fabric_ops {
     /* Whether values there may be sent and received as they are in comm, whatever memory they come from or go to; NULL:
      * all in host memory may, and none in a GPU's. */
     bool (*takes)(struct fabric *fabric, uint64_t comm, const void *values);
+    /* Whether comm's messages are best in the memory of that GPU, where one works on them; NULL: they never are. */
+    bool (*takes_gpu)(struct fabric *fabric, uint64_t comm, unsigned gpu);
     void (*send)(struct fabric *fabric, struct fabric_send *send);
     void (*recv)(struct fabric *fabric, struct fabric_recv *recv);
     /* NULL: it has no collectives, and need not know of any. done runs by poll. */

@@ -75,6 +75,16 @@ static bool nccl_takes(struct fabric *f, uint64_t key, const void *values) {
     }
 }
 
+static bool nccl_takes_gpu(struct fabric *f, uint64_t key, unsigned gpu) {
+    const struct nccl_comm *comm = nccl_comm_find(f, key);
+    return comm && comm->ordered && !comm->over && index_of(comm, gpu) >= 0;
+}
+
+static bool is_registered(const struct nccl_comm *comm, const void *memory) {
+    const struct nccl_gpus *gpus = &comm->fabric->gpus;
+    return gpus->ops->registered && gpus->ops->registered(gpus->owner, comm->id, memory);
+}
+
 static void put_send(struct fabric *f, struct nccl_send *send) {
     if (!send->announced || !send->ended)
         return;
@@ -196,9 +206,12 @@ static void nccl_send(struct fabric *f, struct fabric_send *user) {
     send->announced = true;
     send->ended = false;
     send->held = !comm->ordered && memory != NCCL_DEVICE;
+    send->enrolled = false;
     send->body = (struct nccl_announcement){++f->ids, {bytes[0], bytes[1]}, gpu, 0};
     send->bytes = bytes[0] + bytes[1];
     ucx_flow_begin(user->flow, send->bytes);
+    if (memory == NCCL_DEVICE) /* two pieces are of one chunk */
+        send->body.enrolled = is_registered(comm, first);
     if (comm->over || peer->left) {
         nccl_send_end(f, send, comm->over ? comm->reason : zipcclAborted);
         return;
@@ -246,6 +259,7 @@ static zipcclResult_t take_announcement(struct nccl_recv *recv) {
         tell_drop(comm, node, recv->body.id);
         return total >= recv->body.bytes[0] && total <= user->capacity ? zipcclInvalidUsage : zipcclLimitExceeded;
     }
+    recv->enrolled = recv->body.enrolled == 1 && recv->memory == NCCL_DEVICE && is_registered(comm, user->buffer);
     nccl_order_matched(comm, recv, node);
     return zipcclSuccess;
 }
@@ -579,6 +593,7 @@ const struct fabric_ops fabric_nccl = {
     .disconnect = nccl_disconnect,
     .join = nccl_comm_join,
     .takes = nccl_takes,
+    .takes_gpu = nccl_takes_gpu,
     .send = nccl_send,
     .recv = nccl_recv,
     .collective = nccl_native,

@@ -17,6 +17,7 @@
 
 #define NCCL_SMALL_BYTES ((size_t)16 << 10) /* of host memory: goes by UCX */
 #define NCCL_ANNOUNCED   0x80u              /* header flag: the payload is a struct nccl_announcement */
+#define NCCL_ENROLLED_ID (1ull << 63)       /* with the id of a message: both ends are registered */
 #define NCCL_CONTROL     UINT32_MAX         /* channel: no rank sends to itself */
 #define NCCL_MAX_IDS     64u                /* messages of one direction in a launch */
 #define NCCL_MAX_GPUS    16u                /* of a node */
@@ -27,7 +28,7 @@ struct nccl_announcement {
     uint64_t id;       /* of the sender */
     uint64_t bytes[2]; /* of its two pieces */
     uint32_t gpu;      /* of its node's in the communicator: the one that sends */
-    uint32_t unused;
+    uint32_t enrolled; /* 1: the memory is registered with NCCL */
 };
 
 enum nccl_kind {
@@ -73,6 +74,7 @@ struct nccl_send {
     uint64_t bytes; /* that its flow has queued for it */
     bool announced; /* UCX has nothing of it (any more) */
     bool held;      /* until it is known whether there is NCCL */
+    bool enrolled;  /* both ends are registered: the receiver says so */
     bool ended;     /* the user was told */
 };
 
@@ -86,6 +88,7 @@ struct nccl_recv {
     uint8_t saved[sizeof(struct nccl_announcement)]; /* what the announcement overwrites in the user's buffer */
     enum nccl_memory memory;                         /* of the user's buffer */
     uint32_t gpu;                                    /* that receives it */
+    bool enrolled;                                   /* both ends are registered; known once matched */
     uint8_t *bounce; /* device memory cannot be written by UCX: NCCL_SMALL_BYTES, pinned */
     uint64_t id;     /* of the copy from it */
 };

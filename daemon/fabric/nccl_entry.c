@@ -38,8 +38,7 @@ static void entry_ended(struct fabric *f, struct nccl_entry *entry, zipcclResult
     nccl_comm_release(comm);
 }
 
-static void add_op(struct nccl_command *command, enum nccl_op_kind kind, const void *base, size_t bytes,
-                   uint32_t peer) {
+static void add_op(struct nccl_command *command, uint32_t kind, const void *base, size_t bytes, uint32_t peer) {
     if (bytes > 0)
         command->ops[command->nops++] =
             (struct nccl_op){.address = (uintptr_t)base, .bytes = bytes, .kind = kind, .peer = peer};
@@ -61,14 +60,16 @@ void nccl_entry_launch(struct fabric *f, struct nccl_entry *entry) {
     uint32_t rank = nccl_comm_rank(comm, entry->peer, entry->peer_gpu);
     for (unsigned i = 0; i < entry->nsends; i++) {
         const struct fabric_send *user = entry->sends[i]->user;
+        const uint32_t kind = NCCL_OP_SEND | (entry->sends[i]->enrolled ? NCCL_OP_REGISTERED : 0);
         for (unsigned k = 0; k < user->niov; k++)
-            add_op(&command, NCCL_OP_SEND, user->iov[k].base, user->iov[k].bytes, rank);
+            add_op(&command, kind, user->iov[k].base, user->iov[k].bytes, rank);
     }
     for (unsigned i = 0; i < entry->nrecvs; i++) {
         const struct nccl_recv *recv = entry->recvs[i];
         const uint8_t *at = recv->user->buffer;
-        add_op(&command, NCCL_OP_RECV, at, recv->body.bytes[0], rank);
-        add_op(&command, NCCL_OP_RECV, at + recv->body.bytes[0], recv->body.bytes[1], rank);
+        const uint32_t kind = NCCL_OP_RECV | (recv->enrolled ? NCCL_OP_REGISTERED : 0);
+        add_op(&command, kind, at, recv->body.bytes[0], rank);
+        add_op(&command, kind, at + recv->body.bytes[0], recv->body.bytes[1], rank);
     }
     if (!f->gpus.ops->ask(f->launchers[comm->gpus[entry->gpu]], &command)) {
         entry_ended(f, entry, zipcclOutOfMemory);

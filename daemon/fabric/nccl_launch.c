@@ -116,7 +116,36 @@ static void free_comm(struct nccl_launcher *l, struct nccl_made *comm) {
             task->comm = NULL;
     }
     free(comm->failure);
+    free((void *)comm->registered);
     free(comm);
+}
+
+/* Memory that NCCL may use without copies of its own. It wants the last call of the communicator to be over, which the
+ * order of records sees to. */
+static zipcclResult_t enroll(struct nccl_launcher *l, const struct nccl_command *command) {
+    struct nccl_made *comm = find(l, command->comm);
+    void *handle = NULL;
+    if (!comm || comm->broken || !comm->made || !comm->failure)
+        return zipcclAborted;
+    if (!l->library->ncclCommRegister || !l->library->ncclCommDeregister)
+        return zipcclInvalidUsage;
+    void **grown = realloc((void *)comm->registered, (comm->nregistered + 1) * sizeof(*grown));
+    if (!grown)
+        return zipcclOutOfMemory;
+    comm->registered = grown;
+    /* Without an error and without a handle: it is set up to register nothing. */
+    if (l->library->ncclCommRegister(comm->handle, (void *)(uintptr_t)command->ops[0].address, command->ops[0].bytes,
+                                     &handle) != ncclSuccess ||
+        !handle)
+        return zipcclInvalidUsage;
+    comm->registered[comm->nregistered++] = handle;
+    return zipcclSuccess;
+}
+
+/* Before it is finalized. One that is aborted drops them itself. */
+static void strike_out(struct nccl_launcher *l, struct nccl_made *comm) {
+    while (comm->nregistered > 0)
+        (void)l->library->ncclCommDeregister(comm->handle, comm->registered[--comm->nregistered]);
 }
 
 static void revoke(struct nccl_launcher *l, struct nccl_made *comm) {
@@ -134,8 +163,11 @@ static void abort_comm(struct nccl_launcher *l, struct nccl_made *comm) {
 
 /* One that nothing happened to is finalized, with its other ranks, and destroyed. */
 static void begin_to_leave(struct nccl_launcher *l, struct nccl_made *comm) {
-    bool good = comm->made && comm->failure && ask_state(l, comm) == ncclSuccess &&
-                !is_bad(l->library->ncclCommFinalize(comm->handle));
+    bool good = comm->made && comm->failure && ask_state(l, comm) == ncclSuccess;
+    if (good) {
+        strike_out(l, comm);
+        good = !is_bad(l->library->ncclCommFinalize(comm->handle));
+    }
     comm->broken = true;
     comm->leave_by = good ? nccl_now_ns() + LEAVE_NS : 0;
 }
@@ -193,7 +225,7 @@ static bool make(struct nccl_launcher *l, const struct nccl_command *command, zi
 
 static ncclResult_t launch_op(struct nccl_launcher *l, const struct nccl_op *op, ncclComm_t handle) {
     void *values = (void *)(uintptr_t)op->address;
-    if (op->kind == NCCL_OP_SEND)
+    if ((op->kind & ~NCCL_OP_REGISTERED) == NCCL_OP_SEND)
         return l->library->ncclSend(values, op->bytes, ncclUint8, (int)op->peer, handle, l->stream);
     return l->library->ncclRecv(values, op->bytes, ncclUint8, (int)op->peer, handle, l->stream);
 }
@@ -295,7 +327,12 @@ static bool run_waiting(struct nccl_launcher *l) {
     bool over, flies = false;
     if (!task)
         return false;
-    over = task->command.what == NCCL_MAKE ? make(l, &task->command, &result) : launch(l, task, &flies);
+    if (task->command.what == NCCL_ENROLL) {
+        over = true;
+        result = enroll(l, &task->command);
+    } else {
+        over = task->command.what == NCCL_MAKE ? make(l, &task->command, &result) : launch(l, task, &flies);
+    }
     if (!over)
         return false;
     l->begun = false;
@@ -393,6 +430,7 @@ void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task) {
         return;
     case NCCL_LAUNCH:
     case NCCL_COLLECTIVE:
+    case NCCL_ENROLL:
         nccl_tasks_push(&l->waiting, task);
         return;
     case NCCL_COPY:

@@ -30,6 +30,7 @@ enum nccl_what {
     NCCL_LAUNCH,     /* ops, as one group */
     NCCL_COLLECTIVE, /* call: ops are what it reads, a send, and what it writes, a receive; each where there is any */
     NCCL_COPY,       /* op 1, host memory, to op 0 */
+    NCCL_ENROLL,     /* op 0, for a communicator: memory that it uses until its end. An error: it is not registered */
     NCCL_LEAVE,      /* the communicator is over on all ranks alike, nothing of it is under way */
     NCCL_REVOKE,     /* it failed: what it has under way ends */
     NCCL_ABORT,      /* and it is freed; the last record of it, as NCCL_LEAVE is */
@@ -37,6 +38,9 @@ enum nccl_what {
 };
 
 enum nccl_op_kind { NCCL_OP_SEND, NCCL_OP_RECV };
+/* With it, the memory is used as one that is registered, at both ends: NCCL forbids that one end is and the other is
+ * not. So such memory has two addresses, of which NCCL knows one. */
+#define NCCL_OP_REGISTERED 0x100u
 
 struct nccl_op {
     uint64_t address, bytes;
@@ -87,6 +91,8 @@ struct nccl_gpus_ops {
     void (*close)(void *owner);
     /* *gpu: whose memory it is, as CUDA numbers them. */
     enum nccl_place (*place)(void *owner, const void *memory, uint32_t *gpu);
+    /* Whether memory is registered for a communicator, as it is called in commands. The function itself may be NULL. */
+    bool (*registered)(void *owner, uint64_t comm, const void *memory);
     /* Host memory that all GPUs reach; NULL: there is none. */
     void *(*alloc)(void *owner, size_t bytes);
     void (*free)(void *owner, void *memory, size_t bytes);

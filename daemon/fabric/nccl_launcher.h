@@ -31,6 +31,8 @@ struct nccl_made {
     uint64_t id;
     ncclComm_t handle;
     bool made, broken;
+    void **registered; /* handles */
+    unsigned nregistered;
     struct nccl_task *failure;    /* to tell of it; NULL: it is told */
     uint64_t leave_by, failed_at; /* ns */
 };

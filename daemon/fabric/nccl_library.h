@@ -31,7 +31,10 @@
       (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t))                      \
     X(ncclResult_t, ncclGroupStart, (void))                                                                            \
     X(ncclResult_t, ncclGroupEnd, (void))
-#define NCCL_LATER(X) X(22807, ncclResult_t, ncclCommRevoke, (ncclComm_t, int))
+#define NCCL_LATER(X)                                                                                                  \
+    X(21900, ncclResult_t, ncclCommRegister, (ncclComm_t, void *, size_t, void **))                                    \
+    X(21900, ncclResult_t, ncclCommDeregister, (ncclComm_t, void *))                                                   \
+    X(22807, ncclResult_t, ncclCommRevoke, (ncclComm_t, int))
 #define NCCL_CUDA(X)                                                                                                   \
     X(cudaError_t, cudaGetDeviceCount, (int *))                                                                        \
     X(cudaError_t, cudaSetDevice, (int))                                                                               \

@@ -77,7 +77,7 @@ static void take_matched(struct nccl_peer *peer, struct nccl_entry *entry, struc
             continue;
         }
         *p = recv->next;
-        control->ids[control->n++] = recv->body.id;
+        control->ids[control->n++] = recv->body.id | (recv->enrolled ? NCCL_ENROLLED_ID : 0);
         entry->recvs[entry->nrecvs++] = recv;
     }
     peer->matched_tail = p;
@@ -87,12 +87,14 @@ static void take_matched(struct nccl_peer *peer, struct nccl_entry *entry, struc
 static bool take_announced(struct nccl_peer *peer, struct nccl_entry *entry, const struct nccl_control *control) {
     for (uint32_t i = 0; i < control->n; i++) {
         struct nccl_send **p = &peer->announced;
-        while (*p && (*p)->body.id != control->ids[i])
+        const bool enrolled = control->ids[i] & NCCL_ENROLLED_ID;
+        while (*p && (*p)->body.id != (control->ids[i] & ~NCCL_ENROLLED_ID))
             p = &(*p)->next;
-        if (!*p || (*p)->body.gpu != entry->gpu)
+        if (!*p || (*p)->body.gpu != entry->gpu || (enrolled && !(*p)->body.enrolled))
             return false;
         struct nccl_send *send = *p;
         *p = send->next;
+        send->enrolled = enrolled;
         entry->sends[entry->nsends++] = send;
     }
     return true;

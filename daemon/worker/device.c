@@ -230,6 +230,11 @@ static bool workers_on_gpu(const struct device *d, const void *ptr) {
     return m && m->home;
 }
 
+static int workers_gpu_of(const struct device *d, const void *ptr) {
+    const struct memory *m = memory_of(d, ptr);
+    return m && m->home ? (int)m->home->ordinal : -1;
+}
+
 static int workers_gpu_number(const struct device *d, const uint8_t *uuid) {
     const struct worker *w = worker_of_uuid(d, uuid);
     return w ? (int)w->ordinal : -1;
@@ -258,6 +263,9 @@ static bool workers_gpu(const struct device *d, unsigned i, struct device_gpu *o
                                .mps = d->mps,
                                .worker = w->pid,
                                .restarts = w->restarts,
+                               .pool_bytes = w->pool.bytes,
+                               .pool_used_bytes = w->pool.used,
+                               .pool_missed_bytes = w->pool.missed,
                                .failed = w->state == WORKER_UP ? NULL
                                          : w->why              ? w->why
                                                                : "its worker starts"};
@@ -283,6 +291,8 @@ const struct device_ops device_workers = {
     .describe = workers_describe,
     .heartbeat = workers_heartbeat,
     .on_gpu = workers_on_gpu,
+    .gpu_of = workers_gpu_of,
+    .alloc_on = pool_alloc,
     .gpu_number = workers_gpu_number,
     .stream_open = workers_stream_open,
     .stream_gate = workers_stream_gate,

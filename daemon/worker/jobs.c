@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Jobs on their way to workers and back. A job goes to the GPU that has its result, or else its values; what touches
- * none is the host device's. A worker has so many at once; the others wait (order.c), in the jobs themselves: nothing
- * is allocated for a job.
+ * Jobs on their way to workers and back. A job goes to the GPU whose pool it touches, which no other worker reaches,
+ * else to the one that has its result, or else its values; what touches none is the host device's. A worker has so many
+ * at once; the others wait (order.c), in the jobs themselves: nothing is allocated for a job.
  */
 #include <string.h>
 
@@ -29,7 +29,7 @@ static bool address(const struct device_job *job, uint32_t i, const void **ptr) 
 
 /* Whose job it is; NULL: the host's. *why: it cannot be done. */
 static struct worker *worker_of_job(const struct device *d, const struct device_job *job, const char **why) {
-    struct worker *w = NULL;
+    struct worker *w = NULL, *pool = NULL;
     const void *ptr;
     bool foreign = false;
     *why = NULL;
@@ -39,9 +39,12 @@ static struct worker *worker_of_job(const struct device *d, const struct device_
             foreign = true;
         if (!m || !m->home)
             continue;
+        foreign = foreign || (m->slab && pool && m->home != pool);
+        pool = m->slab ? m->home : pool;
         w = w ? w : m->home;
         *why = *why ? *why : memory_dead(m);
     }
+    w = pool ? pool : w;
     if (w && !*why && (foreign || job->ninputs > WORKER_MAX_INPUTS))
         *why = "a GPU's worker cannot reach all memory of the operation";
     return w;

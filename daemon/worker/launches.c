@@ -32,6 +32,8 @@ struct launch_queue {
 struct launch_comm {
     struct launch_comm *next;
     uint64_t comm;
+    bool made;
+    uint64_t registered;    /* a bit for each slab that NCCL knows as its */
     struct launch *failure; /* to tell of it; NULL: it is told */
 };
 
@@ -143,6 +145,49 @@ static void fail_comm(struct nccl_launcher *l, struct launch_comm *c, zipcclResu
         answer(l, failure, result, why);
 }
 
+/* ---- slabs ---- */
+
+/* One that finds no memory is not registered, and used as others are. */
+static void register_slab(struct nccl_launcher *l, const struct launch_comm *c, const struct slab *slab) {
+    struct launch *launch = slab->ready && slab->aliased ? take(l) : NULL;
+    if (!launch)
+        return;
+    launch->answer = (struct nccl_answer){.comm = c->comm, .id = slab->number, .what = NCCL_ENROLL};
+    launch->command.comm = c->comm;
+    launch->command.id = slab->number;
+    launch->command.what = NCCL_ENROLL;
+    launch->command.nops = 1;
+    launch->command.rank = launch->command.nranks = 0;
+    launch->command.ops[0] = (struct nccl_op){.address = (uintptr_t)slab->memory->range.base,
+                                              .bytes = slab->memory->range.bytes,
+                                              .kind = NCCL_OP_SEND | NCCL_OP_REGISTERED};
+    queue_push(&l->waiting, launch);
+}
+
+/* The fabric does not hear of it: it is told by what is registered. */
+static void registered(struct nccl_launcher *l, struct launch *launch, zipcclResult_t result) {
+    struct launch_comm *c = *find_comm(l, launch->answer.comm);
+    l->told -= launch->told;
+    launch->told = false;
+    if (c && result == zipcclSuccess)
+        c->registered |= 1ull << launch->answer.id;
+    put(l, launch);
+}
+
+static void end_launch(struct nccl_launcher *l, struct launch *launch, zipcclResult_t result, const char *why) {
+    struct launch_comm *c = launch->answer.what == NCCL_MAKE ? *find_comm(l, launch->answer.comm) : NULL;
+    if (launch->answer.what == NCCL_ENROLL) {
+        registered(l, launch, result);
+        return;
+    }
+    answer(l, launch, result, why);
+    if (!c || result != zipcclSuccess)
+        return;
+    c->made = true;
+    for (const struct slab *s = l->worker->pool.slabs; s; s = s->next)
+        register_slab(l, c, s);
+}
+
 /* ---- to the worker ---- */
 
 /* Why it cannot be told: of its addresses. NULL: it can. */
@@ -154,6 +199,8 @@ static const char *check_memory(const struct worker *w, const struct nccl_comman
             return "a GPU's worker cannot reach all memory of the operation";
         if (memory_dead(m))
             return memory_dead(m);
+        if (m->slab && m->home != w)
+            return "a GPU's worker cannot reach another one's pool";
     }
     return NULL;
 }
@@ -203,7 +250,7 @@ void worker_launches_pump(struct worker *w) {
             return;
         struct launch *launch = queue_pop(&l->waiting);
         if (why) {
-            answer(l, launch, zipcclUnhandledDeviceError, why);
+            end_launch(l, launch, zipcclUnhandledDeviceError, why);
             continue;
         }
         launch->told = true;
@@ -265,8 +312,21 @@ const char *worker_launch_answered(struct worker *w, const struct worker_record 
     struct launch *launch = l->all[r->answer.number];
     if (launch->answer.what == NCCL_MAKE_ID)
         launch->answer.unique = r->answer.unique;
-    answer(l, launch, result, why);
+    end_launch(l, launch, result, why);
+    pool_rest(w);
     return NULL;
+}
+
+bool worker_launches_idle(const struct worker *w) {
+    const struct nccl_launcher *l = w->launcher;
+    return !l || (!l->comms && l->told == 0 && !l->waiting.head);
+}
+
+void worker_launches_register(struct worker *w, const struct slab *slab) {
+    for (struct launch_comm *c = w->launcher ? w->launcher->comms : NULL; c; c = c->next) {
+        if (c->made)
+            register_slab(w->launcher, c, slab);
+    }
 }
 
 bool worker_launches_any(const struct worker *w) {
@@ -284,10 +344,10 @@ void worker_launches_fail(struct worker *w, const char *why) {
     }
     for (uint32_t i = 0; i < l->n; i++) {
         if (l->all[i]->told)
-            answer(l, l->all[i], zipcclUnhandledDeviceError, why);
+            end_launch(l, l->all[i], zipcclUnhandledDeviceError, why);
     }
     while ((launch = queue_pop(&l->waiting)) != NULL)
-        answer(l, launch, zipcclUnhandledDeviceError, why);
+        end_launch(l, launch, zipcclUnhandledDeviceError, why);
 }
 
 static bool launches_hear(struct nccl_launcher *l, struct nccl_answer *out) {
@@ -374,6 +434,13 @@ static enum nccl_place gpus_place(void *owner, const void *ptr, uint32_t *gpu) {
     return m && m->scratch ? NCCL_PLACE_PINNED : NCCL_PLACE_HOST; /* clients' is not worth pinning for this */
 }
 
+static bool gpus_registered(void *owner, uint64_t comm, const void *memory) {
+    const struct memory *m = memory_of(owner, memory);
+    struct nccl_launcher *l = m && m->slab ? m->home->launcher : NULL;
+    const struct launch_comm *c = l && !memory_dead(m) ? *find_comm(l, comm) : NULL;
+    return c && (c->registered >> m->slab->number & 1);
+}
+
 static void *gpus_alloc(void *owner, size_t bytes) {
     return workers_alloc(owner, bytes);
 }
@@ -386,6 +453,7 @@ const struct nccl_gpus_ops nccl_gpus_workers = {
     .open = gpus_open,
     .close = gpus_close,
     .place = gpus_place,
+    .registered = gpus_registered,
     .alloc = gpus_alloc,
     .free = gpus_free,
     .launcher = launches_open,

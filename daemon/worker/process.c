@@ -49,6 +49,14 @@ void process_reply(struct process *p, uint32_t call, zipcclResult_t result, cons
         process_tell(p, &r);
 }
 
+static void tell_grown(struct process *p, uint64_t base, const struct process_memory *m) {
+    struct worker_record r = {
+        .type = WORKER_GROWN,
+        .grown = {.base = base, .result = (uint32_t)m->result, .aliased = m->memory.alias != NULL}};
+    snprintf(r.grown.text, sizeof(r.grown.text), "%s", m->result != zipcclSuccess && m->why ? m->why : "");
+    process_tell(p, &r);
+}
+
 static void map(struct process *p, const struct worker_record *r) {
     int fd = -1;
     if (r->map.has_fd && !worker_socket_receive(p->channel.socket, &(uint8_t){0}, 1, &fd, 1, START_MS))
@@ -72,8 +80,10 @@ static void map(struct process *p, const struct worker_record *r) {
     if (fd >= 0)
         close(fd);
     process_reply(p, r->call, m->result, m->why, NULL);
+    if (import.kind == DEVICE_MEMORY_CUDA_OWN)
+        tell_grown(p, r->map.base, m);
     /* The daemon forgets at once what it was told of; of other failures it hears with the first job. */
-    if (r->call && m->result != zipcclSuccess)
+    if ((r->call || import.kind == DEVICE_MEMORY_CUDA_OWN) && m->result != zipcclSuccess)
         free(m);
     else if (!ranges_add(&p->ranges, &m->range))
         process_broken("more memory than there is");

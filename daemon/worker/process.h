@@ -75,6 +75,9 @@ void process_reply(struct process *p, uint32_t call, zipcclResult_t result, cons
 /* Where the worker has what the daemon calls `address`, all `bytes` of it. NULL: *result and *why say why not. */
 void *worker_translate(const struct process *p, uint64_t address, uint64_t bytes, zipcclResult_t *result,
                        const char **why);
+/* Its other address. */
+void *worker_translate_alias(const struct process *p, uint64_t address, uint64_t bytes, zipcclResult_t *result,
+                             const char **why);
 void process_job(struct process *p, const struct worker_record *record);
 void process_inputs(struct process *p, const struct worker_record *record);
 

@@ -28,6 +28,20 @@ void *worker_translate(const struct process *p, uint64_t address, uint64_t bytes
     return m->memory.base + offset;
 }
 
+void *worker_translate_alias(const struct process *p, uint64_t address, uint64_t bytes, zipcclResult_t *result,
+                             const char **why) {
+    const uint8_t *at = worker_translate(p, address, bytes, result, why);
+    const struct process_memory *m =
+        at ? (const struct process_memory *)ranges_find(&p->ranges, (const void *)(uintptr_t)address) : NULL;
+    if (m && m->memory.alias)
+        return m->memory.alias + (at - m->memory.base);
+    if (m) {
+        *result = zipcclInternalError;
+        *why = "the worker of the GPU knows no second address of an operation's memory";
+    }
+    return NULL;
+}
+
 static void tell_done(const struct process_job *j) {
     const struct device_job *job = &j->job;
     struct worker_record r = {.type = WORKER_DONE,

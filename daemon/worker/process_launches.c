@@ -83,7 +83,8 @@ void process_launch(struct process *p, const struct worker_record *r) {
     struct nccl_command *c = &p->launches.command;
     if (p->launches.filling || r->launch.number == WORKER_UNASKED || r->launch.nops > NCCL_MAX_OPS ||
         r->launch.what >= NCCL_FAILED || (r->launch.what == NCCL_COPY && r->launch.nops != 2) ||
-        (r->launch.what == NCCL_COLLECTIVE && r->launch.nops > 2))
+        (r->launch.what == NCCL_COLLECTIVE && r->launch.nops > 2) ||
+        (r->launch.what == NCCL_ENROLL && r->launch.nops != 1))
         process_broken("a launch");
     c->comm = r->launch.comm;
     c->id = r->launch.number;
@@ -116,9 +117,11 @@ void process_ops(struct process *p, const struct worker_record *r) {
         zipcclResult_t result = zipcclSuccess;
         const char *why = NULL;
         *op = r->ops[i];
-        if (op->kind > NCCL_OP_RECV)
+        if ((op->kind & ~NCCL_OP_REGISTERED) > NCCL_OP_RECV)
             process_broken("an operation of no kind");
-        const void *here = worker_translate(p, op->address, op->bytes, &result, &why);
+        const bool registered = op->kind & NCCL_OP_REGISTERED;
+        const void *here =
+            (registered ? worker_translate_alias : worker_translate)(p, op->address, op->bytes, &result, &why);
         op->address = (uintptr_t)here;
         if (!here)
             refuse_later(p, result, why);
@@ -142,7 +145,7 @@ static void end_if_unable(struct process *p, const struct nccl_answer *answer) {
 static void look(struct process *p, const struct nccl_answer *answer) {
     const struct nccl_command command = {.id = WORKER_UNASKED, .what = NCCL_LOOK};
     if (answer->what == NCCL_LOOK || answer->result == zipcclSuccess || answer->result == zipcclAborted ||
-        answer->result == zipcclRemoteError || p->launches.looking)
+        answer->result == zipcclRemoteError || answer->what == NCCL_ENROLL || p->launches.looking)
         return;
     p->launches.looking = p->launches.gpus->ask(p->launches.launcher, &command);
 }

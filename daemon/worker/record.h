@@ -27,7 +27,7 @@
 
 enum worker_record_type {
     /* to the worker */
-    WORKER_MAP,          /* memory; where has_fd is set, the socket has its descriptor */
+    WORKER_MAP,          /* memory; where has_fd is set, the socket has its descriptor. OWN: answered by GROWN */
     WORKER_UNMAP,        /* its address */
     WORKER_JOB,          /* followed by the inputs of a reduction */
     WORKER_INPUTS,       /* up to WORKER_INPUTS_EACH */
@@ -49,6 +49,7 @@ enum worker_record_type {
     WORKER_DONE,   /* a job */
     WORKER_OPENED, /* a gate */
     WORKER_ANSWER, /* a command */
+    WORKER_GROWN,  /* memory that it was to make */
     WORKER_FAILED, /* the GPU, by an error that stays: the worker ends now */
 };
 
@@ -121,6 +122,11 @@ struct worker_record {
                 char text[WORKER_TEXT_BYTES];
             };
         } answer;
+        struct {
+            uint64_t base;
+            uint32_t result, aliased;
+            char text[WORKER_TEXT_BYTES];
+        } grown;
         uint8_t room[WORKER_RECORD_BYTES - 8];
     };
 };

@@ -35,64 +35,7 @@ bool scratch_open(struct device *d) {
         return false;
     s->base = base;
     (void)madvise(base, s->bytes, MADV_HUGEPAGE);
-    s->gaps = malloc(sizeof(*s->gaps));
-    if (!s->gaps)
-        return false;
-    s->gaps[0] = (struct extent){0, s->bytes};
-    s->ngaps = s->gaps_capacity = 1;
-    return true;
-}
-
-/* The first gap that is large enough. SIZE_MAX: none. */
-static size_t take_gap(struct scratch *s, size_t bytes) {
-    for (size_t i = 0; i < s->ngaps; i++) {
-        struct extent *g = &s->gaps[i];
-        size_t offset = g->offset;
-        if (g->bytes < bytes)
-            continue;
-        g->offset += bytes;
-        g->bytes -= bytes;
-        if (g->bytes == 0) {
-            memmove(g, g + 1, (s->ngaps - i - 1) * sizeof(*g));
-            s->ngaps--;
-        }
-        return offset;
-    }
-    return SIZE_MAX;
-}
-
-/* What cannot be noted for want of memory is not used again. */
-static void give_gap(struct scratch *s, size_t offset, size_t bytes) {
-    size_t i = 0;
-    while (i < s->ngaps && s->gaps[i].offset < offset)
-        i++;
-    bool joins = i > 0 && s->gaps[i - 1].offset + s->gaps[i - 1].bytes == offset;
-    bool joined = i < s->ngaps && offset + bytes == s->gaps[i].offset;
-    if (joins) {
-        s->gaps[i - 1].bytes += bytes;
-        if (joined) {
-            s->gaps[i - 1].bytes += s->gaps[i].bytes;
-            memmove(&s->gaps[i], &s->gaps[i + 1], (s->ngaps - i - 1) * sizeof(*s->gaps));
-            s->ngaps--;
-        }
-        return;
-    }
-    if (joined) {
-        s->gaps[i].offset = offset;
-        s->gaps[i].bytes += bytes;
-        return;
-    }
-    if (s->ngaps == s->gaps_capacity) {
-        size_t capacity = s->gaps_capacity ? 2 * s->gaps_capacity : 16;
-        struct extent *grown = realloc(s->gaps, capacity * sizeof(*grown));
-        if (!grown)
-            return;
-        s->gaps = grown;
-        s->gaps_capacity = capacity;
-    }
-    memmove(&s->gaps[i + 1], &s->gaps[i], (s->ngaps - i) * sizeof(*s->gaps));
-    s->gaps[i] = (struct extent){offset, bytes};
-    s->ngaps++;
+    return extents_open(&s->gaps, s->bytes);
 }
 
 /* Its pages exist before it is used. */
@@ -115,14 +58,14 @@ static void block_drop(struct device *d, struct memory *m) {
      */
     if (mmap(m->range.base, m->range.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, s->fd,
              (off_t)m->offset) != MAP_FAILED)
-        give_gap(s, m->offset, m->range.bytes);
+        extents_give(&s->gaps, m->offset, m->range.bytes);
     free(m);
 }
 
 static struct memory *block_new(struct device *d, size_t bytes) {
     struct scratch *s = &d->scratch;
     struct memory *m = calloc(1, sizeof(*m));
-    size_t offset = m ? take_gap(s, bytes) : SIZE_MAX;
+    size_t offset = m ? extents_take(&s->gaps, bytes) : SIZE_MAX;
     if (offset == SIZE_MAX) {
         free(m);
         return NULL;
@@ -171,6 +114,10 @@ void workers_free(struct device *d, void *ptr, size_t bytes) {
     unsigned index;
     size_t size = host_class_size(bytes, &index);
     struct memory *m = ptr ? memory_of(d, ptr) : NULL;
+    if (m && m->slab) {
+        pool_free(d, m, ptr, bytes);
+        return;
+    }
     if (!m || !m->scratch)
         return;
     if (s->kept_bytes + size > KEEP_MAX) {
@@ -189,6 +136,6 @@ void scratch_close(struct device *d) {
         munmap(s->base, s->bytes);
     if (s->fd >= 0)
         close(s->fd);
-    free(s->gaps);
+    extents_close(&s->gaps);
     *s = (struct scratch){.fd = -1};
 }

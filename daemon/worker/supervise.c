@@ -54,7 +54,7 @@ void worker_init(struct worker *w, struct device *d, unsigned ordinal) {
 }
 
 static void tell_event(const struct worker *w, bool lost, const char *text) {
-    const struct device_event event = {.lost = lost, .text = text};
+    const struct device_event event = {.kind = lost ? DEVICE_EVENT_LOST : DEVICE_EVENT_BACK, .text = text};
     if (w->device->config.event)
         w->device->config.event(w->device->config.event_arg, &event);
 }
@@ -209,6 +209,9 @@ static void heard(struct worker *w, const struct worker_record *r) {
     case WORKER_ANSWER:
         wrong = worker_launch_answered(w, r);
         break;
+    case WORKER_GROWN:
+        wrong = pool_grown(w, r);
+        break;
     case WORKER_REPLY:
         w->reply = *r;
         w->reply.reply.text[WORKER_TEXT_BYTES - 1] = '\0';
@@ -280,6 +283,7 @@ static void reaped(struct worker *w, int status) {
     worker_gates_fail(w, w->why);
     worker_jobs_fail(w, w->why);
     worker_launches_fail(w, w->why);
+    pool_lost(w);
     if (!w->device->discovering) {
         w->restarts++;
         tell_event(w, true, w->why);
@@ -445,5 +449,6 @@ void worker_close(struct worker *w, uint64_t end) {
     w->state = WORKER_DOWN;
     worker_launches_free(w);
     worker_errands_free(w);
+    pool_close(w);
     worker_channel_close(&w->channel);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Inside the daemon's side of the workers: the device (device.c), jobs (jobs.c), their order (order.c), streams
- * (streams.c), memory (memory.c), scratch (scratch.c), launching sides of NCCL (launches.c), lives of workers
- * (supervise.c), errands (errands.c), calls (call.c). All of it is on the loop thread.
+ * (streams.c), memory (memory.c), scratch (scratch.c), pools in memory of GPUs (pool.c), launching sides of NCCL
+ * (launches.c), lives of workers (supervise.c), errands (errands.c), calls (call.c). All of it is on the loop thread.
  *
  * A worker that is lost is killed, and reaped, before its jobs end: until then the GPU may still write to their memory.
  */
@@ -13,6 +13,7 @@
 #include "daemon/device/job_queue.h"
 #include "daemon/device/ranges.h"
 #include "daemon/worker/channel.h"
+#include "daemon/worker/extents.h"
 
 #define WORKER_MAX 16u /* GPUs */
 
@@ -69,6 +70,29 @@ struct errand_queue {
     struct errand *head, **tail;
 };
 
+/* A piece of a GPU's memory that is the daemon's; pool.c. */
+struct slab {
+    struct slab *next;
+    struct memory *memory;
+    struct extents gaps;
+    size_t used;
+    unsigned number; /* below POOL_SLABS: its bit among those of a communicator */
+    bool ready;      /* the worker has it */
+    bool aliased;    /* at a second address too, which NCCL is told of */
+};
+
+#define POOL_SLABS 64u
+
+/* The daemon's memory of a GPU. What it had of a worker that is gone is in `dead` until it is given back. */
+struct pool {
+    struct slab *slabs, *dead;
+    uint64_t numbers;   /* a bit for each number in use */
+    size_t bytes, used; /* of slabs, those that were asked for among them; of what is taken of them */
+    uint64_t missed;    /* bytes that found no room, since the start */
+    uint64_t retry_ns;  /* not asked for more before, since the GPU had none */
+    bool asked, told;   /* a slab is on its way; people were told that there is no more */
+};
+
 struct worker {
     struct device *device;
     unsigned ordinal;
@@ -94,18 +118,20 @@ struct worker {
     struct worker_record reply;
 
     struct nccl_launcher *launcher; /* NULL: the fabric has none */
+    struct pool pool;
 
     uint32_t seen_head; /* of its ring, and since when */
     uint64_t seen_ns;
     uint64_t beat[WORKER_BEATS], beat_ns[WORKER_BEATS];
 };
 
-/* What jobs can name: memory of clients, and scratch. */
+/* What jobs can name: memory of clients, scratch, and slabs. */
 struct memory {
     struct range range; /* first */
     struct memory *next;
     enum device_memory_kind kind;
     bool scratch;
+    struct slab *slab;   /* NULL: it is none */
     struct worker *home; /* whose GPU it is; NULL: host memory */
     uint32_t home_generation;
     pid_t pid;
@@ -119,17 +145,12 @@ struct memory {
     struct device_call *leaving;
 };
 
-struct extent {
-    size_t offset, bytes;
-};
-
 /* One memfd, of which blocks are cut; what is kept of a block lies outside, where no GPU writes. */
 struct scratch {
     int fd;
     uint8_t *base;
     size_t bytes;
-    struct extent *gaps; /* by offset */
-    size_t ngaps, gaps_capacity;
+    struct extents gaps;
     struct memory *free[HOST_SIZE_CLASSES];
     size_t kept_bytes;
 };
@@ -231,7 +252,20 @@ void *workers_alloc(struct device *d, size_t bytes);
 void workers_free(struct device *d, void *ptr, size_t bytes);
 void scratch_close(struct device *d);
 
+/* pool.c */
+/* NULL: there is no room; more was asked for, where there may be. */
+void *pool_alloc(struct device *d, unsigned gpu, size_t bytes);
+void pool_free(struct device *d, struct memory *m, void *ptr, size_t bytes);
+const char *pool_grown(struct worker *w, const struct worker_record *record); /* as worker_job_done */
+/* The GPU gets back what nobody uses, once it has no communicator of NCCL. */
+void pool_rest(struct worker *w);
+void pool_lost(struct worker *w); /* with its worker */
+void pool_close(struct worker *w);
+
 /* launches.c */
+/* All communicators of the GPU are to know it. */
+void worker_launches_register(struct worker *w, const struct slab *slab);
+bool worker_launches_idle(const struct worker *w); /* it has no communicator, and nothing to say */
 void worker_launches_pump(struct worker *w);
 const char *worker_launch_answered(struct worker *w, const struct worker_record *record); /* as worker_job_done */
 bool worker_launches_any(const struct worker *w);

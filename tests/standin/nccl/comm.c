@@ -348,6 +348,10 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
         return result;
     if (group_has_ops_of(comm))
         rule_broken("call in a group", "ncclCommDestroy of a communicator with operations in the open group");
+    for (unsigned i = 0; i < MAX_REGISTRATION; i++) {
+        if (comm->registered[i].id)
+            rule_broken("registered memory", "ncclCommDestroy before ncclCommDeregister, rank %d", comm->rank);
+    }
     comm_wait(comm);
     drain(comm);
     close_comm(comm, DESTROYED);

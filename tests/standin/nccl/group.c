@@ -221,7 +221,7 @@ struct request {
     struct op op;
 };
 
-static ncclResult_t check(const struct request *r) {
+static ncclResult_t check(struct request *r) {
     const struct op *op = &r->op;
     const struct ncclComm *comm = r->comm;
     int root = op->call.function == SEND_RECV ? op->peer : (int)op->call.root;
@@ -232,10 +232,15 @@ static ncclResult_t check(const struct request *r) {
     ncclResult_t result = comm_ready(comm);
     if (comm->finalized)
         rule_broken("use after finalize", "%s, rank %d", r->name, comm->rank);
+    if (result == ncclSuccess && op->call.function == SEND_RECV)
+        r->op.call.registered =
+            is_registered(comm, op->is_send ? op->send : op->recv, op->is_send ? op->send_bytes : op->recv_bytes);
     if (result == ncclSuccess) {
         check_memory(r->name, op->send, op->send_bytes);
         check_memory(r->name, op->recv, op->recv_bytes);
     }
+    if (result == ncclSuccess && op->call.registered)
+        result = GATE("ncclRegisteredMemory"); /* no call, but counted, and failed on demand, as one */
     return result;
 }
 

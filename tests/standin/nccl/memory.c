@@ -92,6 +92,16 @@ EXPORT ncclResult_t ncclMemFree(void *ptr) {
     return standin_free(ptr) == 0 ? ncclSuccess : ncclUnhandledCudaError;
 }
 
+bool is_registered(const struct ncclComm *comm, const void *base, size_t bytes) {
+    uintptr_t from = (uintptr_t)base;
+    for (unsigned i = 0; i < MAX_REGISTRATION; i++) {
+        uintptr_t start = (uintptr_t)comm->registered[i].base;
+        if (comm->registered[i].id && from >= start && from + bytes <= start + comm->registered[i].bytes)
+            return true;
+    }
+    return false;
+}
+
 EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *base, size_t bytes, void **handle) {
     static atomic_ullong ids;
     need_version("ncclCommRegister", 21900);
@@ -129,6 +139,9 @@ EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
         pthread_mutex_lock(&lock);
         check_unused("ncclCommDeregister", from, from + comm->registered[i].bytes);
         pthread_mutex_unlock(&lock);
+        struct standin_range range;
+        if (!standin_find(comm->registered[i].base, &range))
+            rule_broken("registered memory", "it was freed before ncclCommDeregister, rank %d", comm->rank);
         comm->registered[i].id = 0;
     }
     comm_leave(comm);

@@ -29,6 +29,7 @@ struct call {
     uint32_t function; /* enum function */
     uint32_t dtype, op, root;
     uint64_t count;
+    uint64_t registered; /* Send/Recv: its memory is */
 };
 
 enum function {
@@ -160,7 +161,9 @@ size_t dtype_bytes(ncclDataType_t dtype);
 void reduce(void *out, const uint8_t *const *in, int n, int first, size_t from, size_t to, ncclDataType_t dtype,
             ncclRedOp_t op);
 
-/* memory.c: what queued operations use, for ncclCommDeregister */
+/* memory.c */
+bool is_registered(const struct ncclComm *comm, const void *base, size_t bytes);
+/* What queued operations use, for ncclCommDeregister */
 void range_use(const void *base, size_t bytes);
 void range_end(const void *base, size_t bytes);
 

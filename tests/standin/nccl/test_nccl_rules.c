@@ -168,6 +168,47 @@ static int deregister(struct rank *r) {
     return receiving(r, true, true);
 }
 
+/* One end of a message is registered. */
+static int one_end(struct rank *r) {
+    ncclComm_t comm = ranks_comm(r, 0);
+    int *p = buffer_of(4);
+    void *handle = NULL;
+    if (r->rank == 0) {
+        CHECK(ncclCommRegister(comm, p, 4 * sizeof(int), &handle) == ncclSuccess);
+        ncclSend(p + 1, 1, ncclInt32, 1, comm, r->stream);
+    } else {
+        ncclRecv(p, 1, ncclInt32, 0, comm, r->stream);
+    }
+    return stay();
+}
+
+static int kept_handle(struct rank *r) {
+    ncclComm_t comm = ranks_comm(r, 0);
+    void *handle = NULL;
+    CHECK(ncclCommRegister(comm, buffer_of(4), 16, &handle) == ncclSuccess);
+    ncclCommDestroy(comm);
+    return 3;
+}
+
+static int freed_before(struct rank *r) {
+    ncclComm_t comm = ranks_comm(r, 0);
+    void *handle = NULL, *p = buffer_of(4);
+    CHECK(ncclCommRegister(comm, p, 16, &handle) == ncclSuccess);
+    CHECK(cudaFree(p) == cudaSuccess);
+    ncclCommDeregister(comm, handle);
+    return 3;
+}
+
+/* A handle is one communicator's. */
+static int others_handle(struct rank *r) {
+    ncclComm_t a = ranks_comm(r, 0), b = ranks_comm(r, 1);
+    void *handle = NULL;
+    CHECK(ncclCommRegister(a, buffer_of(4), 16, &handle) == ncclSuccess);
+    CHECK(ncclCommDeregister(b, handle) == ncclInvalidArgument);
+    CHECK(ncclCommDeregister(a, handle) == ncclSuccess && ncclCommDestroy(a) == ncclSuccess);
+    return ncclCommDestroy(b) == ncclSuccess ? 0 : 3;
+}
+
 static int new_call(struct rank *r) {
     ncclComm_t comm = ranks_comm(r, 0);
     int *p = buffer_of(1);
@@ -200,6 +241,15 @@ static void test_rules(void **state) {
     expect(1, past_the_end, "memory");
     expect(2, free_own, "buffer in use");
     expect(2, deregister, "buffer in use");
+    expect(2, one_end, "registered at both ends");
+    expect(1, kept_handle, "registered memory");
+    expect(1, freed_before, "registered memory");
+}
+
+static void test_handles(void **state) {
+    (void)state;
+    char text[4096];
+    assert_int_equal(ranks_run(1, others_handle, text, sizeof(text)), 0);
 }
 
 /* The CUDA stand-in's checker knows what this library has on streams. */
@@ -217,7 +267,7 @@ static void test_version(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rules), cmocka_unit_test(test_free_cuda),
-                                       cmocka_unit_test(test_version)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rules), cmocka_unit_test(test_handles),
+                                       cmocka_unit_test(test_free_cuda), cmocka_unit_test(test_version)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

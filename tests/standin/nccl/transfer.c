@@ -21,6 +21,9 @@ static const char *name_of(uint32_t function) {
 
 static void compare(const struct ncclComm *comm, const struct transfer *t, const struct call *theirs) {
     const struct call *ours = &t->call;
+    if (ours->registered != theirs->registered)
+        rule_broken("registered at both ends", "rank %d and rank %d: one uses registered memory, the other does not",
+                    comm->rank, t->peer);
     if (memcmp(ours, theirs, sizeof(*ours)) != 0)
         rule_broken(
             "order of calls",

@@ -7,7 +7,7 @@
 
 #include "gpu_buffers.h"
 
-#define GPU_FAULTS_COUNT 3000 /* values a rank */
+#define GPU_FAULTS_COUNT 9000 /* values a rank: a chunk of them lies in a pool */
 #define GPU_MAX_CALLS    128
 
 struct gpu_call {

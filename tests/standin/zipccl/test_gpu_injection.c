@@ -106,6 +106,11 @@ static void case_every_call(struct e2e *e) {
     must_work(e, "nothing", "");
     (void)gpu_counted(e, "count.", NULL, true);
     E2E_CHECK(gpu_ncalls > 20, "only %u calls", gpu_ncalls);
+#ifdef ZIPCCL_HAVE_NCCL
+    static const char *const of_pools[] = {"cuMemCreate", "cuMemUnmap", "ncclCommRegister", "ncclCommDeregister"};
+    for (unsigned i = 0; i < sizeof(of_pools) / sizeof(of_pools[0]); i++)
+        E2E_CHECK(gpu_counted(e, "count.", of_pools[i], false) > 0, "%s is not among them", of_pools[i]);
+#endif
     fprintf(stderr, "%u calls\n", gpu_ncalls);
     unsigned fds = e2e_proc_fds(e->daemons[0].pid), hit = 0, starts = 0;
     for (unsigned i = 0; i < gpu_ncalls; i++) {

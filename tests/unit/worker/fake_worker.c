@@ -97,6 +97,17 @@ static void answer(struct worker_record reply) {
     }
 }
 
+static void grow(const struct worker_record *r) {
+    struct worker_record grown = {.type = WORKER_GROWN,
+                                  .grown = {.base = r->map.base, .aliased = !does("one-address")}};
+    if (does("no-memory")) {
+        grown.grown.result = zipcclOutOfMemory;
+        snprintf(grown.grown.text, sizeof(grown.grown.text), "it is full");
+    }
+    grown.grown.base += does("other-memory") ? 4096 : 0;
+    tell(&grown);
+}
+
 static void handle(const struct worker_record *r) {
     const struct worker_record opened = {.type = WORKER_OPENED, .opened = {.number = r->gate.number}};
     const struct worker_record reply = {.type = WORKER_REPLY, .call = r->call, .reply = {.value = {5000000, 6000000}}};
@@ -104,6 +115,8 @@ static void handle(const struct worker_record *r) {
     if (r->type == WORKER_MAP && r->map.has_fd &&
         worker_socket_receive(g_channel.socket, &(uint8_t){0}, 1, &fd, 1, 10000))
         close(fd);
+    if (r->type == WORKER_MAP && r->map.kind == DEVICE_MEMORY_CUDA_OWN)
+        grow(r);
     if (r->type == WORKER_JOB)
         job(r);
     if (r->type == WORKER_LAUNCH || r->type == WORKER_OPS)

@@ -29,8 +29,8 @@ static const char *g_gate_why;
 static void heard(void *arg, const struct device_event *event) {
     (void)arg;
     assert_non_null(event->text);
-    g_lost += event->lost;
-    g_up += !event->lost;
+    g_lost += event->kind == DEVICE_EVENT_LOST;
+    g_up += event->kind == DEVICE_EVENT_BACK;
 }
 
 static zipcclResult_t open_mode(const char *mode, const char **why) {
