@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the NCCL fabric, on the loop: the seam's functions (nccl.c), communicators and what their nodes tell each
- * other (nccl_comm.c), the agreed order (nccl_order.c), what is launched (nccl_entry.c), whole collectives
- * (nccl_native.c). The launching side of each GPU is behind nccl_launch.h.
+ * Inside the NCCL fabric, on the loop: the seam's functions (nccl.c), messages (nccl_messages.c), communicators and
+ * what their nodes tell each other (nccl_comm.c), the agreed order (nccl_order.c), what is launched (nccl_entry.c),
+ * whole collectives (nccl_native.c). The launching side of each GPU is behind nccl_launch.h.
  *
  * Headers, small messages and control go by the UCX fabric below. A message whose values NCCL moves is announced there;
  * once its receive is posted, the two nodes agree on a place in the order of launches, and the GPU of either launches
@@ -191,6 +191,13 @@ struct fabric {
 
 /* nccl.c */
 void nccl_wake(struct fabric *f);
+
+/* nccl_messages.c */
+bool nccl_takes(struct fabric *f, uint64_t key, const void *values);
+bool nccl_takes_gpu(struct fabric *f, uint64_t key, unsigned gpu);
+void nccl_send(struct fabric *f, struct fabric_send *user);
+void nccl_recv(struct fabric *f, struct fabric_recv *user);
+void nccl_messages_tell(struct fabric *f); /* users, of those that have ended */
 void nccl_send_end(struct fabric *f, struct nccl_send *send, zipcclResult_t result); /* tells the user, by poll */
 void nccl_recv_end(struct fabric *f, struct nccl_recv *recv, zipcclResult_t result);
 void nccl_send_held(struct nccl_comm *comm); /* it is known now */
