@@ -270,6 +270,7 @@ static void case_shares(struct e2e *e) {
     piece_new(&to, 0, SHARES * LARGE);
     CUDA_OK(cudaMemset(from.own, 0x5a, LARGE));
     CUDA_OK(cudaMemset(to.own, 0, SHARES * LARGE));
+    CUDA_OK(cudaDeviceSynchronize()); /* neither has waited for its end */
     struct device_flow *a = device_workers.flow_open(g_device, 3, FLOW_NORMAL);
     struct device_flow *b = device_workers.flow_open(g_device, 1, FLOW_NORMAL);
     struct device_flow *high = device_workers.flow_open(g_device, 1, FLOW_HIGH);
