@@ -65,7 +65,7 @@ static const char *check_hello(const Zipccl__Hello *m) {
 
 static const char *check_rank(uint32_t rank, uint32_t nranks) {
     if (!nranks || nranks > MAX_RANKS)
-        return "the number of ranks is out of range";
+        return "the number of ranks is not from 1 to 65536";
     return rank >= nranks ? "the rank is not below the number of ranks" : NULL;
 }
 

@@ -50,7 +50,7 @@ static enum ctl_exit read_device(const struct ctl_args *args, struct plan *p) {
 static enum ctl_exit read_options(const struct ctl_args *args, struct plan *p) {
     const char *codec = ctl_get(args, "codec"), *isa = ctl_get(args, "isa"), *dtype = ctl_get(args, "dtype");
     if (!units_parse_sizes(ctl_get(args, "size"), p->sizes, MAX_SIZES, &p->nsizes))
-        return ctl_usage(args, "--size wants sizes as 1MiB,64MiB, got \"%s\"", ctl_get(args, "size"));
+        return ctl_usage(args, "--size wants sizes as 1MiB,64MiB, up to 16 GiB, got \"%s\"", ctl_get(args, "size"));
     for (size_t i = 0; i < p->nsizes; i++)
         if (p->sizes[i] > MAX_SIZE || p->sizes[i] % 8)
             return ctl_usage(args, "--size takes multiples of 8 up to 16 GiB");

@@ -222,7 +222,7 @@ static enum ctl_exit read_data(struct bench *b) {
         p->dtype = p->tensor->dtype;
     }
     if (!units_parse_sizes(ctl_get(args, "size"), p->sizes, RANKS_MAX_SIZES, &p->nsizes))
-        return ctl_usage(args, "--size wants sizes as 1KiB,64MiB, got \"%s\"", ctl_get(args, "size"));
+        return ctl_usage(args, "--size wants sizes as 1KiB,64MiB, up to 16 GiB, got \"%s\"", ctl_get(args, "size"));
     if (p->op == zipcclOpBarrier)
         p->nsizes = 1;
     for (size_t i = 0; i < p->nsizes && p->op != zipcclOpBarrier; i++)

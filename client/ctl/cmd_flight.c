@@ -42,14 +42,14 @@ static json_t *op_json(const Zipccl__FlightOp *o) {
         (void)json_array_append_new(missing, json_integer(o->missing[i]));
     (void)snprintf(key, sizeof key, "%016llx", (unsigned long long)o->comm);
     const char *result = !o->end_ns ? "under way" : o->result ? result_name((zipcclResult_t)o->result) : "ok";
-    return json_pack("{s:I, s:s, s:I, s:s, s:s, s:s, s:s, s:I, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:s, s:o}",
-                     "id", (json_int_t)o->id, "communicator", key, "sequence", (json_int_t)o->seq, "op", op_name(o->op),
-                     "dtype", dtype_text(o->dtype), "codec", codec_text(o->codec), "arm", arm_text(o), "operations",
-                     (json_int_t)o->group, "rank", o->rank ? json_integer((json_int_t)o->rank - 1) : json_null(),
-                     "bytes", (json_int_t)o->bytes, "wire_bytes", (json_int_t)o->wire_bytes, "local_ranks",
-                     (json_int_t)o->local, "arrived", (json_int_t)o->arrived, "missing_ranks", missing, "start",
-                     seconds_json(o->start_ns), "last_arrival", seconds_json(o->arrived_ns), "end",
-                     seconds_json(o->end_ns), "result", result, "where", output_text(o->where));
+    return json_pack(
+        "{s:I, s:s, s:I, s:s, s:s, s:s, s:s, s:I, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:s, s:b, s:o}", "id",
+        (json_int_t)o->id, "communicator", key, "sequence", (json_int_t)o->seq, "op", op_name(o->op), "dtype",
+        dtype_text(o->dtype), "codec", codec_text(o->codec), "arm", arm_text(o), "operations", (json_int_t)o->group,
+        "rank", o->rank ? json_integer((json_int_t)o->rank - 1) : json_null(), "bytes", (json_int_t)o->bytes,
+        "wire_bytes", (json_int_t)o->wire_bytes, "local_ranks", (json_int_t)o->local, "arrived", (json_int_t)o->arrived,
+        "missing_ranks", missing, "start", seconds_json(o->start_ns), "last_arrival", seconds_json(o->arrived_ns),
+        "end", seconds_json(o->end_ns), "result", result, "native", o->native, "where", output_text(o->where));
 }
 
 static json_t *flight_json(const Zipccl__Flight *f) {
@@ -76,7 +76,7 @@ static void print_op(struct table *t, const Zipccl__FlightOp *o, uint64_t now_ns
     table_cell(t, "%u", o->group);
     table_cell(t, "%s", dtype_text(o->dtype));
     table_cell(t, "%s", units_bytes(text, o->bytes));
-    table_cell(t, "%s %s", codec_text(o->codec), arm_text(o));
+    table_cell(t, "%s %s%s", codec_text(o->codec), arm_text(o), o->native ? "(NCCL's)" : "");
     table_cell(t, "%u/%u", o->arrived, o->local);
     table_cell(t, "%s", units_seconds(text, (double)(o->arrived_ns - o->start_ns) / 1e9));
     table_cell(t, "%s", units_seconds(text, (double)((o->end_ns ? o->end_ns : now_ns) - o->start_ns) / 1e9));

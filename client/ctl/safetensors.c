@@ -32,6 +32,13 @@ static zipcclResult_t bad(char why[SAFETENSORS_WHY], const char *format, ...) {
     return zipcclCorruptData;
 }
 
+/* Whether a name of the file may stand in an error. */
+static bool printable(const char *s) {
+    while (*s > 0x20 && *s < 0x7f)
+        s++;
+    return *s == 0;
+}
+
 /* Brackets inside strings do not count. */
 static bool too_deep(const char *text, size_t n) {
     int depth = 0;
@@ -91,7 +98,8 @@ static zipcclResult_t read_entry(const json_t *tensor, uint64_t data_bytes, stru
         !json_is_array(offsets) || json_array_size(offsets) != 2)
         return bad(why, "a tensor must have dtype, shape and two data_offsets, and nothing else");
     if (!type_of(json_string_value(dtype), e, &bytes))
-        return bad(why, "a tensor has a dtype that is not known");
+        return bad(why, "a tensor has the dtype \"%.40s\", which is not known here",
+                   printable(json_string_value(dtype)) ? json_string_value(dtype) : "?");
     e->count = 1;
     for (size_t i = 0; i < json_array_size(shape); i++) {
         uint64_t extent;
@@ -102,7 +110,7 @@ static zipcclResult_t read_entry(const json_t *tensor, uint64_t data_bytes, stru
         return bad(why, "a tensor's shape is too large");
     if (!as_size(json_array_get(offsets, 0), &begin) || !as_size(json_array_get(offsets, 1), &end) || begin > end ||
         end > data_bytes)
-        return bad(why, "a tensor's data_offsets are outside of the file");
+        return bad(why, "a tensor's data_offsets are outside of the file: is it cut short?");
     if (end - begin != e->bytes)
         return bad(why, "a tensor's data_offsets hold %llu bytes, its dtype and shape need %llu",
                    (unsigned long long)(end - begin), (unsigned long long)e->bytes);
@@ -157,12 +165,14 @@ zipcclResult_t safetensors_parse(const void *file, size_t size, struct safetenso
     for (unsigned i = 0; i < 8; i++)
         length |= (uint64_t)bytes[i] << (8 * i);
     if (length > SAFETENSORS_MAX_HEADER)
-        return bad(why, "the header length %llu is over %u", (unsigned long long)length, SAFETENSORS_MAX_HEADER);
+        return bad(why, "no .safetensors file: its first 8 bytes would be a header length of %llu",
+                   (unsigned long long)length);
     if (length > size - 8)
-        return bad(why, "the header length %llu is over the file's size", (unsigned long long)length);
+        return bad(why, "the header's %llu bytes are more than the file has: is it cut short?",
+                   (unsigned long long)length);
     data_bytes = size - 8 - length;
     if (!length || text[0] != '{')
-        return bad(why, "the header does not begin with {");
+        return bad(why, "no .safetensors file: its header does not begin with {");
     if (too_deep(text, length))
         return bad(why, "the header's brackets are too deep");
     header = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);

@@ -65,7 +65,7 @@ static zipcclResult_t dial(const char *path, int timeout_ms, int *fd, char *why)
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     struct timeval limit = {.tv_sec = timeout_ms / 1000, .tv_usec = (timeout_ms % 1000) * 1000};
     if (strlen(path) >= sizeof addr.sun_path) {
-        (void)snprintf(why, CONNECT_WHY_BYTES, "the socket path in ZIPCCL_SOCKET is longer than %zu bytes: %.200s",
+        (void)snprintf(why, CONNECT_WHY_BYTES, "the path of the daemon's socket is longer than %zu bytes: %.200s",
                        sizeof addr.sun_path - 1, path);
         return zipcclInvalidArgument;
     }

@@ -9,12 +9,47 @@
 
 #include "daemon/core/daemon.h"
 #include "daemon/core/log.h"
+#include "daemon/core/pending.h"
 #include "daemon/core/session.h"
 #include "proto/wire.h"
 
 _Static_assert((int)WIRE_MEMORY_HOST == DEVICE_MEMORY_HOST && (int)WIRE_MEMORY_CUDA_IPC == DEVICE_MEMORY_CUDA_IPC &&
                    (int)WIRE_MEMORY_CUDA_VMM == DEVICE_MEMORY_CUDA_VMM,
                "what clients say is what the device takes");
+
+/* Its last use ends; the device does not have it any more, or not yet. */
+static void buffer_free(struct buffer *b) {
+    if (b->session != NULL)
+        b->session->buffer_bytes -= b->bytes;
+    b->job->registered_bytes -= b->bytes;
+    list_del(&b->link);
+    job_put(b->job);
+    free(b);
+}
+
+static void buffer_registered(struct pending *p, zipcclResult_t rc, const char *why) {
+    struct buffer *b = p->subject;
+    struct session *s = p->session;
+    Zipccl__BufferRef reply = ZIPCCL__BUFFER_REF__INIT;
+    if (rc != zipcclSuccess) {
+        session_error(s, p->id, rc, "buffer of %" PRIu64 " bytes: %s", b->bytes, why);
+        buffer_free(b);
+        return;
+    }
+    if (s == NULL) {
+        buffer_put(b);
+        return;
+    }
+    reply.buffer = handles_add(&s->buffers, b);
+    if (reply.buffer == 0) {
+        session_error(s, p->id, zipcclLimitExceeded, "this session has %u buffers, the most that are allowed",
+                      s->buffers.used);
+        buffer_put(b);
+        return;
+    }
+    s->daemon->stats.counters[STATS_buffers_registered]++;
+    session_send_message(s, WIRE_BUFFER_REGISTER_REPLY, p->id, &reply.base);
+}
 
 void buffer_register(struct session *s, const struct frame *f, const Zipccl__BufferRegister *m) {
     struct daemon *d = s->daemon;
@@ -54,27 +89,10 @@ void buffer_register(struct session *s, const struct frame *f, const Zipccl__Buf
         session_error(s, f->id, zipcclOutOfMemory, "no memory for a buffer");
         return;
     }
-    const struct device_import import = {.kind = (enum device_memory_kind)m->kind,
-                                         .fd = nfds ? f->fds[0] : -1,
-                                         .bytes = bytes,
-                                         .handle = m->handle.data,
-                                         .uuid = m->device.data,
-                                         .pid = s->pid,
-                                         .process_start = s->process_start,
-                                         .id = m->id};
-    zipcclResult_t rc = d->device_ops->import(d->device, &import, &b->memory, &why);
-    if (rc != zipcclSuccess) {
+    struct pending *p = pending_new(d, s, f->id, b, buffer_registered);
+    if (p == NULL) {
         free(b);
-        session_error(s, f->id, rc, "buffer of %" PRIu64 " bytes: %s", bytes, why);
-        return;
-    }
-    Zipccl__BufferRef reply = ZIPCCL__BUFFER_REF__INIT;
-    reply.buffer = handles_add(&s->buffers, b);
-    if (reply.buffer == 0) {
-        d->device_ops->release(d->device, &b->memory);
-        free(b);
-        session_error(s, f->id, zipcclLimitExceeded, "this session has %u buffers, the most that are allowed",
-                      s->buffers.used);
+        session_error(s, f->id, zipcclOutOfMemory, "no memory for a buffer");
         return;
     }
     b->refs = 1;
@@ -82,23 +100,36 @@ void buffer_register(struct session *s, const struct frame *f, const Zipccl__Buf
     b->job = s->job;
     job_ref(b->job);
     list_add_tail(&s->owned_buffers, &b->link);
-    s->buffer_bytes += b->memory.bytes;
-    b->job->registered_bytes += b->memory.bytes;
-    d->stats.counters[STATS_buffers_registered]++;
-    session_send_message(s, WIRE_BUFFER_REGISTER_REPLY, f->id, &reply.base);
+    b->bytes = bytes; /* counted already: others may be asked for meanwhile */
+    s->buffer_bytes += bytes;
+    b->job->registered_bytes += bytes;
+    const struct device_import import = {.kind = (enum device_memory_kind)m->kind,
+                                         .fd = nfds ? f->fds[0] : -1,
+                                         .bytes = bytes,
+                                         .handle = m->handle.data,
+                                         .uuid = m->device.data,
+                                         .pid = s->pid,
+                                         .process_start = s->process_start,
+                                         .id = m->id,
+                                         .call = &p->call};
+    zipcclResult_t rc = d->device_ops->import(d->device, &import, &b->memory, &why);
+    if (rc != zipcclInProgress)
+        pending_end(p, rc, why);
+}
+
+/* True: nobody has it any more. False: the call will say. */
+static bool buffer_drop(struct buffer *b, struct device_call *call) {
+    if (--b->refs > 0)
+        return true; /* an operation has it: its own end is what frees it */
+    struct daemon *d = b->job->daemon;
+    const bool gone = d->device_ops->release(d->device, &b->memory, call);
+    buffer_free(b);
+    return gone;
 }
 
 void buffer_put(struct buffer *b) {
-    if (b == NULL || --b->refs > 0)
-        return;
-    struct daemon *d = b->job->daemon;
-    if (b->session != NULL)
-        b->session->buffer_bytes -= b->memory.bytes;
-    b->job->registered_bytes -= b->memory.bytes;
-    list_del(&b->link);
-    d->device_ops->release(d->device, &b->memory);
-    job_put(b->job);
-    free(b);
+    if (b != NULL)
+        (void)buffer_drop(b, NULL);
 }
 
 void buffer_release(struct session *s, uint32_t id, uint64_t handle) {
@@ -107,8 +138,14 @@ void buffer_release(struct session *s, uint32_t id, uint64_t handle) {
         session_error(s, id, zipcclInvalidArgument, "unknown buffer %#" PRIx64, handle);
         return;
     }
-    buffer_put(b);
-    session_send(s, WIRE_OK, id, NULL, 0);
+    /* Without memory for it nobody waits. */
+    struct pending *p = pending_new(s->daemon, s, id, NULL, pending_ok);
+    if (p == NULL) {
+        buffer_put(b);
+        session_send(s, WIRE_OK, id, NULL, 0);
+    } else if (buffer_drop(b, &p->call)) {
+        pending_end(p, zipcclSuccess, NULL);
+    }
 }
 
 void buffer_release_all(struct session *s) {
@@ -118,7 +155,7 @@ void buffer_release_all(struct session *s) {
         buffer_put(b);
     }
     s->buffers.used = 0;
-    /* What is left is lent to operations that still run. */
+    /* What is left is lent to operations that still run, or waits for the device. */
     list_for_each_safe(l, &s->owned_buffers) {
         list_entry(l, struct buffer, link)->session = NULL;
         list_del(l);

@@ -20,7 +20,8 @@ struct buffer {
     struct list link;        /* in its session's owned_buffers */
     struct session *session; /* NULL: the session is gone */
     struct job *job;
-    uint32_t refs; /* the session's handle, and operations */
+    uint32_t refs;  /* the session's handle or, before, its registration; and operations */
+    uint64_t bytes; /* as counted for session and job */
     struct device_memory memory;
 };
 

@@ -77,6 +77,7 @@ struct comm_member {
     uint64_t handle;         /* 0: none */
     enum comm_member_state state;
     uint32_t rank, local;
+    uint8_t gpu; /* that it has made current, by CUDA's number here; EXEC_NO_GPU */
     pid_t pid;
     uint32_t reply_id; /* of the init or destroy under way */
     bool announced;    /* the root knows */
@@ -153,7 +154,6 @@ struct comm {
 
     struct comm_member **members; /* local ranks; by rank once connecting */
     uint32_t nmembers, present;   /* present: not gone, not left */
-    uint32_t gpus;                /* of them: a bit each, by CUDA's numbers here */
     struct comm_rank *ranks;      /* nranks */
     uint32_t nin, nleft;
     struct comm_node *nodes;

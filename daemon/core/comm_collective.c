@@ -107,6 +107,7 @@ static void collective_done(void *arg, const struct exec_result *r) {
         switcher_done(&c->switcher, daemon_now_ns() - c->started_ns, r->coded_from_bytes, r->coded_to_bytes,
                       r->worst_report);
     c->switches = false;
+    c->daemon->stats.counters[STATS_native_collectives] += r->native;
     c->ops_done += c->ndesc;
     c->seq += c->ndesc;
     c->narrived = 0;

@@ -148,8 +148,14 @@ void comm_connect_apply(struct comm *c, const Zipccl__Peer__PeerTable *m) {
             return;
         }
     }
-    zipcclResult_t rc = exec_comm_new(d->executor, comm_secret_number(m->secret.data), c->node, &c->topology, c->peers,
-                                      m->chunk_bytes, c->gpus, &c->exec);
+    uint8_t *gpus = malloc(c->nmembers);
+    for (uint32_t i = 0; gpus != NULL && i < c->nmembers; i++)
+        gpus[i] = c->members[i]->gpu;
+    zipcclResult_t rc = zipcclOutOfMemory;
+    if (gpus != NULL)
+        rc = exec_comm_new(d->executor, comm_secret_number(m->secret.data), c->node, &c->topology, c->peers,
+                           m->chunk_bytes, gpus, &c->exec);
+    free(gpus);
     if (rc != zipcclSuccess) {
         c->exec = NULL;
         comm_fail(c, NULL, rc, "node %s cannot set up the communicator: %s", d->config.node_name, result_string(rc));

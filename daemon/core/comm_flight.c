@@ -72,6 +72,7 @@ void comm_flight_end(struct comm *c, uint64_t id, const struct exec_result *r) {
         return;
     f->end_ns = daemon_now_ns();
     f->wire_bytes = r->wire_bytes;
+    f->native = r->native;
     f->result = (uint8_t)(c->state == COMM_FAILED && c->error != zipcclSuccess ? c->error : r->result);
     char *where = flight_where(c->job->stats->flight, f);
     if (f->result != zipcclSuccess && where[0] == '\0' && r->text != NULL)
@@ -104,7 +105,13 @@ static void where_text(const struct comm *c, const struct exec_op *op, char *tex
     exec_op_where(op, &w);
     const char *from = w.recv_node < c->nnodes ? c->nodes[w.recv_node].name : "?";
     const char *to = w.send_node < c->nnodes ? c->nodes[w.send_node].name : "?";
-    if (w.recvs > 0 && w.recv_rank != EXEC_NO_RANK)
+    if (w.native == EXEC_NATIVE)
+        snprintf(text, FLIGHT_WHERE, "in NCCL's own collective");
+    else if (w.native == EXEC_NATIVE_WAITS)
+        snprintf(text, FLIGHT_WHERE, "waiting for other nodes, or the GPU");
+    else if (w.native == EXEC_NATIVE_WAITS_NODE)
+        snprintf(text, FLIGHT_WHERE, "waiting for node %s", from);
+    else if (w.recvs > 0 && w.recv_rank != EXEC_NO_RANK)
         snprintf(text, FLIGHT_WHERE, "waiting for rank %u on node %s", w.recv_rank, from);
     else if (w.recvs > 0)
         snprintf(text, FLIGHT_WHERE, "waiting for node %s", from);

@@ -418,7 +418,6 @@ void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
     int gpu = m->device.len == DEVICE_UUID_BYTES && d->device_ops->gpu_number != NULL
                   ? d->device_ops->gpu_number(d->device, m->device.data)
                   : -1;
-    c->gpus |= gpu >= 0 && gpu < 32 ? 1u << gpu : 0;
     struct comm_member *member = comm_member_new(c, s, m->rank, reply);
     if (member == NULL) {
         session_error(s, reply, zipcclLimitExceeded, "this session has %u communicators, the most that are allowed",
@@ -426,6 +425,7 @@ void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
         comm_fail(c, NULL, zipcclLimitExceeded, "rank %u could not join on node %s", m->rank, d->config.node_name);
         return;
     }
+    member->gpu = gpu >= 0 && gpu < EXEC_NO_GPU ? (uint8_t)gpu : EXEC_NO_GPU;
     log_debug("rank joins (comm=%016" PRIx64 " job=%s rank=%u pid=%d)", c->key, c->job->name, m->rank, (int)s->pid);
     if (c->root_link != NULL && c->root_link->state == PEER_UP)
         join_announce(c, member);

@@ -83,6 +83,10 @@ const struct config_key config_keys[] = {
      "How data travels between nodes, the same on all of them. nccl: values in GPU memory by NCCL, all else by UCX.\n"
      "auto: nccl where the device is a GPU and the library is found, else ucx. none: this daemon serves communicators\n"
      "of one node alone."},
+    {"nccl_native", CONFIG_BOOL, "on", 0, 0, NULL, FIELD(nccl_native), false,
+     "Where fabric is nccl and every rank has a GPU of its own, raw all-gathers and broadcasts, and reductions with "
+     "the\n"
+     "arm ring, go as NCCL's own collectives. Off on one node, or verify on: not in communicators with that node."},
     {"ucx_tls", CONFIG_STRING, "", 0, 0, NULL, FIELD(ucx_tls), false, "UCX_TLS. Empty: UCX chooses."},
     {"ucx_net_devices", CONFIG_STRING, "", 0, 0, NULL, FIELD(ucx_net_devices), false,
      "UCX_NET_DEVICES. Empty: all devices."},

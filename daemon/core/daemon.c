@@ -17,6 +17,7 @@
 #include "daemon/core/log.h"
 #include "daemon/core/metrics.h"
 #include "daemon/core/peer.h"
+#include "daemon/core/pending.h"
 #include "daemon/core/privileges.h"
 #include "daemon/core/session.h"
 #include "daemon/slice.h"
@@ -325,6 +326,7 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
     d->profiles.dir = -1;
     d->server = d->admin_server = d->peer_server = (struct server){.fd = -1, .lock_fd = -1, .spare_fd = -1};
     list_init(&d->sessions);
+    list_init(&d->pendings);
     list_init(&d->jobs);
     list_init(&d->comms);
     list_init(&d->ids);
@@ -366,6 +368,7 @@ zipcclResult_t daemon_start(struct daemon *d, const struct daemon_options *optio
         .chunk_bytes = d->config.chunk_bytes,
         .window = (uint32_t)d->config.window,
         .verify = d->config.verify,
+        .native = d->config.nccl_native,
     };
     if ((rc = executor_new(&config, &d->executor)) != zipcclSuccess) {
         d->executor = NULL;
@@ -455,6 +458,7 @@ void daemon_stop(struct daemon *d) {
         d->fabric_ops->close(d->fabric);
     if (d->executor != NULL)
         executor_free(d->executor);
+    pending_close(d);
     if (d->device != NULL)
         d->device_ops->close(d->device);
     profile_store_close(&d->profiles);

@@ -67,6 +67,7 @@ struct daemon {
     struct peer_key peer_key;
     struct peer_refusals refusals;
     struct list sessions, jobs, comms, ids, links;
+    struct list pendings; /* requests that wait for the device */
     uint32_t nsessions, njobs, ncomms, nids, nlinks;
     uint64_t next_session;
     struct stats stats;

@@ -59,7 +59,7 @@ void exec_work_put(struct executor *e, struct exec_work *work) {
 
 zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t node,
                              const struct plan_topology *topology, struct fabric_peer *const *peers,
-                             uint64_t chunk_bytes, uint32_t gpus, struct exec_comm **comm) {
+                             uint64_t chunk_bytes, const uint8_t *gpus, struct exec_comm **comm) {
     *comm = NULL;
     if (topology->nnodes == 0 || node >= topology->nnodes ||
         (topology->nnodes > 1 && (!executor->config.fabric_ops || !peers)))
@@ -89,8 +89,21 @@ zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t n
         c->peers[i] = peers[i];
     c->topology = (struct plan_topology){topology->nranks, topology->nnodes, c->rank_node};
     const struct fabric_ops *fabric = topology->nnodes > 1 ? executor->config.fabric_ops : NULL;
-    const struct fabric_join join = {
-        .comm = key, .node = node, .nnodes = topology->nnodes, .gpus = gpus, .peers = peers};
+    struct fabric_join join = {.comm = key,
+                               .node = node,
+                               .nnodes = topology->nnodes,
+                               .peers = peers,
+                               .nranks = topology->nranks,
+                               .rank_node = c->rank_node,
+                               .rank_gpus = gpus};
+    for (uint32_t i = 0; gpus && i < c->nlocal; i++)
+        join.gpus |= gpus[i] < 32 ? 1u << gpus[i] : 0;
+    bool all = gpus != NULL;
+    for (uint32_t i = 0; all && i < c->nlocal; i++)
+        all = gpus[i] != EXEC_NO_GPU;
+    /* Another node may not want it, or not be able to: then the fabric says so, on all nodes. */
+    c->native = all && fabric && fabric->collective && executor->config.native && !executor->config.verify;
+    join.native = c->native;
     zipcclResult_t result = fabric && fabric->join ? fabric->join(executor->config.fabric, &join) : zipcclSuccess;
     if (result) {
         exec_comm_free(c);
@@ -130,11 +143,13 @@ zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *arg
     op->ndone = op->nactive = 0;
     op->ready_head = op->ready_tail = EXEC_NO_STEP;
     op->running = op->failed = false;
+    op->narrived = 0;
     op->result = (struct exec_result){
         .failed_node = -1, .text = op->text, .raw_bytes = op->plan->raw_send_bytes, .worst_report = args->report};
     op->text[0] = '\0';
     for (uint32_t i = 0; i < op->plan->nsteps; i++)
         op->waiting[i] = op->plan->steps[i].ndeps;
+    op->native = exec_native_choose(op);
     exec_place_start(op);
     *out = op;
     return zipcclSuccess;
@@ -182,7 +197,9 @@ void exec_op_arrive(struct exec_op *op, uint32_t local, const struct exec_buffer
     for (uint32_t i = 0; i < n; i++)
         op->buffers[i * op->plan->nlocal + local] = buffers[i];
     exec_place_arrive(op, local, buffers, n);
-    if (exec_capped_arrive(op))
+    if (op->native)
+        exec_native_arrive(op);
+    else if (exec_capped_arrive(op))
         exec_step_complete(op, local);
     exec_op_run(op);
 }

@@ -34,17 +34,19 @@ struct executor_config {
     uint64_t chunk_bytes;
     uint32_t window; /* slots per direction and peer */
     bool verify;     /* hash every message */
+    bool native;     /* leave collectives to the fabric where it has them */
 };
 
 ZIPCCL_MUST_CHECK zipcclResult_t executor_new(const struct executor_config *config, struct executor **executor);
 /* No exec_comm may be left. After the fabric is closed and before the device is: a probe may still own memory. */
 void executor_free(struct executor *executor);
 
-/* One communicator on this node. peers[i] is node i's endpoint (own index: NULL); topology is copied. gpus: a bit for
- * each GPU of this node that its ranks use. Caches plans. */
+/* One communicator on this node. peers[i] is node i's endpoint (own index: NULL); topology is copied. gpus: by local
+ * rank, its GPU as CUDA numbers them, EXEC_NO_GPU: none; NULL: none has one. Caches plans. */
+#define EXEC_NO_GPU UINT8_MAX
 ZIPCCL_MUST_CHECK zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t node,
                                                const struct plan_topology *topology, struct fabric_peer *const *peers,
-                                               uint64_t chunk_bytes, uint32_t gpus, struct exec_comm **comm);
+                                               uint64_t chunk_bytes, const uint8_t *gpus, struct exec_comm **comm);
 /* Ends what it has on the fabric: its messages, also those of other nodes for it, and its probe. */
 void exec_comm_abort(struct exec_comm *comm);
 /* What of this node made its messages fail, for people; NULL: it is not known here. */
@@ -64,6 +66,7 @@ struct exec_result {
     uint64_t wire_bytes; /* what it sent */
     uint64_t coded_from_bytes, coded_to_bytes;
     uint64_t encode_ns, decode_ns; /* worker time; reductions, which decode, count as decode */
+    bool native;                   /* the fabric did all of it */
     uint32_t worst_report;         /* report_combine of the reports of all nodes that were heard, and of this one */
 };
 
@@ -113,6 +116,12 @@ struct exec_where {
     uint32_t sends, recvs, encodes, others;
     uint32_t send_node, recv_node;
     uint32_t recv_rank; /* of an exchange, whose node it is is in recv_node; else EXEC_NO_RANK */
+    enum exec_native {
+        EXEC_BY_PLAN,
+        EXEC_NATIVE,            /* the fabric is at it */
+        EXEC_NATIVE_WAITS,      /* other nodes are to agree to that */
+        EXEC_NATIVE_WAITS_NODE, /* this one, in recv_node, is late */
+    } native;
 };
 void exec_op_where(const struct exec_op *op, struct exec_where *where);
 

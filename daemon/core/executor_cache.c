@@ -193,6 +193,11 @@ static zipcclResult_t size_memory(struct exec_comm *comm, struct exec_entry *ent
         received += t->send ? 0 : t->count * dtype_get(t->dtype)->bytes;
     }
     entry->streaming = received >= STREAMING_BYTES;
+    entry->native = exec_native_can(comm, entry);
+    for (uint32_t i = 0; entry->native && i < plan->nsteps; i++) {
+        const struct plan_step *st = &plan->steps[i];
+        entry->raw_recv_bytes += st->kind == PLAN_RECV ? st->count * dtype_get(entry->ops[0].dtype)->bytes : 0;
+    }
     entry->one_gpu = exec_place_fits(plan);
     return zipcclSuccess;
 }
@@ -251,6 +256,8 @@ static size_t lay_out(struct exec_op *op, uint8_t *base, const struct exec_entry
     o->items = place(base, &at, plan->nitems, sizeof(*o->items));
     o->waiting = place(base, &at, plan->nsteps, sizeof(*o->waiting));
     o->ready_next = place(base, &at, plan->nsteps, sizeof(*o->ready_next));
+    o->parts = place(base, &at, entry->native ? plan->nlocal : 0, sizeof(*o->parts));
+    o->parts = entry->native ? o->parts : NULL;
     return at;
 }
 

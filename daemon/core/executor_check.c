@@ -76,11 +76,6 @@ static void describe(char *text, size_t size, const struct fabric_header *h, boo
     snprintf(text, size, "%s%s %s values%s%s%s", op, count, dtype, from, how, by);
 }
 
-static bool is_same_call(const struct fabric_header *a, const struct fabric_header *b) {
-    return a->op == b->op && a->dtype == b->dtype && a->op_count == b->op_count && a->root == b->root &&
-           a->flags >> FLAG_REDOP_SHIFT == b->flags >> FLAG_REDOP_SHIFT && a->codec == b->codec;
-}
-
 static void fail_other_call(struct exec_op *op, const struct plan_step *step, const struct fabric_header *theirs,
                             const struct fabric_header *ours) {
     const struct exec_item *item = &op->items[step->item];
@@ -98,6 +93,12 @@ static void fail_other_call(struct exec_op *op, const struct plan_step *step, co
                       (unsigned long long)item->number, item->peer, their_text, op->entry->rank, our_text);
 }
 
+void exec_check_call(struct exec_op *op, const struct fabric_header *theirs) {
+    const struct plan_step whole = {.peer = theirs->node, .codec = op->items[0].codec};
+    const struct fabric_header ours = exec_header(op, &whole);
+    fail_other_call(op, &whole, theirs, &ours);
+}
+
 /* Whether a message of these bytes can be `count` values of the step, or the named part of a coded slot. */
 static bool is_right_size(const struct plan_step *step, const struct exec_item *item, const struct fabric_header *h,
                           uint64_t count, size_t bytes) {
@@ -113,7 +114,7 @@ static bool is_right_size(const struct plan_step *step, const struct exec_item *
 bool exec_check_message(struct exec_op *op, const struct plan_step *step, const struct fabric_header *h, size_t bytes) {
     const struct exec_item *item = &op->items[step->item];
     struct fabric_header ours = exec_header(op, step);
-    if (!is_same_call(h, &ours)) {
+    if (!fabric_same_call(h, &ours)) {
         fail_other_call(op, step, h, &ours);
         return false;
     }

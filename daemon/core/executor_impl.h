@@ -2,8 +2,8 @@
  *
  * Inside the executor: the life of operations (executor.c), the cache of plans (executor_cache.c), work on values
  * (executor_steps.c), where chunks lie (executor_place.c), messages (executor_messages.c), transfers inside the node
- * (executor_local.c), transfers of unknown counts (executor_capped.c), the check of what peers send (executor_check.c),
- * the probe (executor_probe.c).
+ * (executor_local.c), transfers of unknown counts (executor_capped.c), collectives that the fabric has
+ * (executor_native.c), the check of what peers send (executor_check.c), the probe (executor_probe.c).
  */
 #ifndef ZIPCCL_DAEMON_EXECUTOR_IMPL_H
 #define ZIPCCL_DAEMON_EXECUTOR_IMPL_H
@@ -65,12 +65,14 @@ struct exec_entry {
     uint32_t rank;
     enum plan_phases phases;
     struct plan *plan;
-    size_t *slot_static; /* by item: bound of a slot's static part */
-    size_t slot_bytes;   /* bound of any slot */
-    size_t value_bytes;  /* of any scratch of values */
-    bool streaming;      /* large, and read by nobody soon */
-    bool capped;         /* some transfer is */
-    bool one_gpu;        /* no step works on chunks of two ranks */
+    size_t *slot_static;     /* by item: bound of a slot's static part */
+    size_t slot_bytes;       /* bound of any slot */
+    size_t value_bytes;      /* of any scratch of values */
+    uint64_t raw_recv_bytes; /* as raw_send_bytes of the plan */
+    bool native;             /* the fabric may have it whole */
+    bool streaming;          /* large, and read by nobody soon */
+    bool capped;             /* some transfer is */
+    bool one_gpu;            /* no step works on chunks of two ranks */
     uint32_t users;
     uint32_t nspare;
     struct exec_op *spare;
@@ -104,6 +106,8 @@ struct exec_comm {
     struct exec_entry *entries;
     uint32_t nentries;
     bool aborted;
+    bool native;                          /* the fabric may have whole collectives */
+    uint32_t native_skip, native_refused; /* that do not ask now; so many after the next no */
     struct exec_probe *probe;
     struct exec_work *local[EXEC_BUCKETS]; /* sends and receives between local ranks that wait for their other side */
     uint32_t nlocal_waiting;
@@ -128,6 +132,11 @@ struct exec_op {
     int8_t *gpus;                /* by local rank: where its chunks lie */
     struct device_input *inputs;
     struct exec_item *items;
+
+    bool native; /* it is asked for, or under way: the plan does not run */
+    uint32_t narrived;
+    struct fabric_part *parts; /* by local rank; NULL: the fabric does not have it */
+    struct fabric_collective whole;
 
     struct exec_result result;
     char text[EXEC_TEXT_BYTES];
@@ -193,6 +202,8 @@ void exec_place_free(const struct exec_comm *comm, struct exec_memory *memory, s
 /* executor_check.c. False, with the operation failed, where the message is not what this node expects. */
 bool exec_check_message(struct exec_op *op, const struct plan_step *step, const struct fabric_header *header,
                         size_t bytes);
+/* Likewise for what a node says of the whole operation: it fails, for it is another one. */
+void exec_check_call(struct exec_op *op, const struct fabric_header *theirs);
 /* The header of a message of this item, filled but for the step's own fields. */
 struct fabric_header exec_header(const struct exec_op *op, const struct plan_step *step);
 
@@ -208,6 +219,11 @@ static inline uint64_t exec_count(const struct exec_op *op, const struct plan_st
     const struct exec_item *item = &op->items[step->item];
     return item->capped ? plan_capped_count(&op->plan->items[step->item], step, item->actual) : step->count;
 }
+
+/* executor_native.c */
+bool exec_native_can(const struct exec_comm *comm, const struct exec_entry *entry);
+bool exec_native_choose(struct exec_op *op); /* at its start: whether the fabric is asked for it */
+void exec_native_arrive(struct exec_op *op); /* a rank did */
 
 /* executor_probe.c */
 void exec_probe_orphan(struct exec_comm *comm);

@@ -33,4 +33,11 @@ void exec_op_where(const struct exec_op *op, struct exec_where *w) {
         for (size_t i = 0; i < sizeof(s->work) / sizeof(s->work[0]); i++)
             if (s->work[i].op == op)
                 note(w, &s->work[i]);
+    if (!op->native || op->nactive == 0)
+        return;
+    w->recv_node = op->whole.waits_for;
+    w->native = op->whole.launched                                 ? EXEC_NATIVE
+                : op->whole.waits_for >= op->comm->topology.nnodes ? EXEC_NATIVE_WAITS
+                : op->whole.waits_for != op->comm->node            ? EXEC_NATIVE_WAITS_NODE
+                                                                   : EXEC_NATIVE_WAITS;
 }

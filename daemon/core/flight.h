@@ -7,6 +7,7 @@
 #ifndef ZIPCCL_DAEMON_FLIGHT_H
 #define ZIPCCL_DAEMON_FLIGHT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define FLIGHT_OPS     4096u
@@ -21,6 +22,7 @@ struct flight_op {
     uint32_t local, arrived;
     uint32_t missing[FLIGHT_MISSING], nmissing;
     uint8_t op, dtype, codec, arm, result;
+    bool native; /* the fabric did it whole */
 };
 
 struct flight {

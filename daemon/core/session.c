@@ -17,6 +17,7 @@
 #include "daemon/core/comm.h"
 #include "daemon/core/daemon.h"
 #include "daemon/core/log.h"
+#include "daemon/core/pending.h"
 #include "daemon/core/stream.h"
 #include "zipccl.pb-c.h"
 
@@ -76,6 +77,7 @@ void session_kill(struct session *s, const char *why) {
               s->job != NULL ? s->job->name : "", s->uid, (int)s->pid);
     uv_poll_stop(&s->poll);
     comm_session_gone(s);
+    pending_session_gone(s);
     stream_close_all(s);
     buffer_release_all(s);
 }

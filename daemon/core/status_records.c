@@ -42,6 +42,7 @@ static Zipccl__FlightOp *flight_row(struct flight *flight, struct flight_op *f, 
     m->arrived_ns = f->arrived_ns + offset;
     m->end_ns = f->end_ns > 0 ? f->end_ns + offset : 0;
     m->result = f->result;
+    m->native = f->native;
     if (f->end_ns == 0 || f->result != zipcclSuccess) {
         m->n_missing = f->nmissing < FLIGHT_MISSING ? f->nmissing : FLIGHT_MISSING;
         m->missing = f->missing;

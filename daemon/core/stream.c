@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "daemon/core/daemon.h"
+#include "daemon/core/pending.h"
 #include "daemon/core/session.h"
 
 struct session_stream {
@@ -19,17 +20,42 @@ struct session_stream {
     struct device_memory words;
 };
 
-static void stream_free(struct session_stream *t) {
+/* True: it is not open any more. False: the call will say. */
+static bool stream_free(struct session_stream *t, struct device_call *call) {
     const struct device_ops *ops = t->daemon->device_ops;
-    if (t->device != NULL)
-        ops->stream_close(t->device);
+    bool gone = t->device == NULL || ops->stream_close(t->device, call);
     if (t->words.base != NULL)
-        ops->release(t->daemon->device, &t->words);
+        (void)ops->release(t->daemon->device, &t->words, NULL);
     free(t);
+    return gone;
+}
+
+static void stream_attached(struct pending *p, zipcclResult_t rc, const char *why) {
+    struct session_stream *t = p->subject;
+    struct session *s = p->session;
+    Zipccl__StreamRef reply = ZIPCCL__STREAM_REF__INIT;
+    if (rc != zipcclSuccess) {
+        t->device = NULL;
+        session_error(s, p->id, rc, "a stream cannot be attached: %s", why);
+        (void)stream_free(t, NULL);
+        return;
+    }
+    if (s == NULL) {
+        (void)stream_free(t, NULL);
+        return;
+    }
+    reply.stream = handles_add(&s->streams, t);
+    if (reply.stream == 0) {
+        session_error(s, p->id, zipcclLimitExceeded, "this session has %u streams, the most that are allowed",
+                      s->streams.used);
+        (void)stream_free(t, NULL);
+        return;
+    }
+    session_send_message(s, WIRE_STREAM_ATTACH_REPLY, p->id, &reply.base);
 }
 
 static zipcclResult_t stream_open(struct session_stream *t, int words_fd, const Zipccl__StreamAttach *m,
-                                  const char **why) {
+                                  struct device_call *call, const char **why) {
     struct daemon *d = t->daemon;
     const struct device_import words = {
         .kind = DEVICE_MEMORY_HOST, .fd = words_fd, .bytes = (size_t)t->nevents * WIRE_WORD_BYTES};
@@ -43,14 +69,12 @@ static zipcclResult_t stream_open(struct session_stream *t, int words_fd, const 
     }
     for (uint32_t i = 0; i < t->nevents; i++)
         memcpy(events + (size_t)i * DEVICE_IPC_BYTES, m->events[i].data, DEVICE_IPC_BYTES);
-    rc = d->device_ops->stream_open(d->device, m->device.data, events, t->nevents, &t->device, why);
+    rc = d->device_ops->stream_open(d->device, m->device.data, events, t->nevents, call, &t->device, why);
     free(events);
     return rc;
 }
 
 void stream_attach(struct session *s, const struct frame *f, const Zipccl__StreamAttach *m) {
-    struct daemon *d = s->daemon;
-    Zipccl__StreamRef reply = ZIPCCL__STREAM_REF__INIT;
     const char *why = "";
     if (s->job == NULL || !(s->features & WIRE_FEATURE_CUDA)) {
         session_error(s, f->id, zipcclInvalidUsage, "%s",
@@ -63,26 +87,17 @@ void stream_attach(struct session *s, const struct frame *f, const Zipccl__Strea
         return;
     }
     struct session_stream *t = calloc(1, sizeof *t);
-    if (t == NULL) {
+    struct pending *p = t != NULL ? pending_new(s->daemon, s, f->id, t, stream_attached) : NULL;
+    if (p == NULL) {
+        free(t);
         session_error(s, f->id, zipcclOutOfMemory, "no memory for a stream");
         return;
     }
-    t->daemon = d;
+    t->daemon = s->daemon;
     t->nevents = (uint32_t)m->n_events;
-    zipcclResult_t rc = stream_open(t, f->fds[0], m, &why);
-    if (rc != zipcclSuccess) {
-        session_error(s, f->id, rc, "a stream cannot be attached: %s", why);
-        stream_free(t);
-        return;
-    }
-    reply.stream = handles_add(&s->streams, t);
-    if (reply.stream == 0) {
-        session_error(s, f->id, zipcclLimitExceeded, "this session has %u streams, the most that are allowed",
-                      s->streams.used);
-        stream_free(t);
-        return;
-    }
-    session_send_message(s, WIRE_STREAM_ATTACH_REPLY, f->id, &reply.base);
+    zipcclResult_t rc = stream_open(t, f->fds[0], m, &p->call, &why);
+    if (rc != zipcclInProgress)
+        pending_end(p, rc, why);
 }
 
 void stream_detach(struct session *s, uint32_t id, uint64_t handle) {
@@ -91,8 +106,14 @@ void stream_detach(struct session *s, uint32_t id, uint64_t handle) {
         session_error(s, id, zipcclInvalidArgument, "unknown stream %#" PRIx64, handle);
         return;
     }
-    stream_free(t);
-    session_send(s, WIRE_OK, id, NULL, 0);
+    /* Without memory for it nobody waits. */
+    struct pending *p = pending_new(s->daemon, s, id, NULL, pending_ok);
+    if (p == NULL) {
+        (void)stream_free(t, NULL);
+        session_send(s, WIRE_OK, id, NULL, 0);
+    } else if (stream_free(t, &p->call)) {
+        pending_end(p, zipcclSuccess, NULL);
+    }
 }
 
 void stream_close_all(struct session *s) {
@@ -100,7 +121,7 @@ void stream_close_all(struct session *s) {
         struct session_stream *t = s->streams.slots[i].object;
         s->streams.slots[i].object = NULL;
         if (t != NULL)
-            stream_free(t);
+            (void)stream_free(t, NULL);
     }
     s->streams.used = 0;
 }

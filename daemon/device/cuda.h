@@ -167,7 +167,7 @@ void cuda_work_finish(struct cuda_slot *slot);
 /* cuda_memory.c */
 ZIPCCL_MUST_CHECK zipcclResult_t cuda_import(struct device *d, const struct device_import *import,
                                              struct device_memory *out, const char **why);
-void cuda_release(struct device *d, struct device_memory *memory);
+bool cuda_release(struct device *d, struct device_memory *memory, struct device_call *call);
 /* What holds this address; NULL: scratch, or nothing known. */
 struct cuda_mapping *cuda_mapping_of(const struct device *d, const void *ptr);
 /* The GPU that has it; NULL: the host. */
@@ -187,10 +187,11 @@ void cuda_pool_unmap(struct device *d, const struct cuda_mapping *m);
 
 /* cuda_stream.c */
 ZIPCCL_MUST_CHECK zipcclResult_t cuda_stream_open(struct device *d, const uint8_t *uuid, const uint8_t *events,
-                                                  unsigned n, struct device_stream **stream, const char **why);
+                                                  unsigned n, struct device_call *call, struct device_stream **stream,
+                                                  const char **why);
 ZIPCCL_MUST_CHECK zipcclResult_t cuda_stream_gate(struct device_stream *stream, unsigned i,
                                                   const struct device_gate *gate);
-void cuda_stream_close(struct device_stream *stream);
+bool cuda_stream_close(struct device_stream *stream, struct device_call *call);
 bool cuda_gates_look(struct device *d); /* under the lock: moves those whose time has come; true: there were some */
 void cuda_gates_run(struct device *d);
 void cuda_gates_free(struct device *d);

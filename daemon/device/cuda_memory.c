@@ -99,7 +99,7 @@ static void unmap(struct device *d, struct cuda_mapping *m) {
     if (m->kind == DEVICE_MEMORY_HOST) {
         if (m->pinned)
             cuda_unpin(m->range.base);
-        host_release(d->host, &m->host);
+        (void)host_release(d->host, &m->host, NULL);
         return;
     }
     if (atomic_load(&m->mapped_on->failed)) /* its context is gone, and all that it mapped */
@@ -213,11 +213,13 @@ zipcclResult_t cuda_import(struct device *d, const struct device_import *in, str
     return zipcclSuccess;
 }
 
-void cuda_release(struct device *d, struct device_memory *memory) {
+bool cuda_release(struct device *d, struct device_memory *memory, struct device_call *call) {
+    (void)call;
     struct cuda_mapping *m = memory->own;
     *memory = (struct device_memory){0};
     if (m && --m->refs == 0)
         drop(d, m);
+    return true;
 }
 
 void cuda_mappings_free(struct device *d) {

@@ -8,7 +8,8 @@
 #include "daemon/device/cuda.h"
 
 zipcclResult_t cuda_stream_open(struct device *d, const uint8_t *uuid, const uint8_t *events, unsigned n,
-                                struct device_stream **stream, const char **why) {
+                                struct device_call *call, struct device_stream **stream, const char **why) {
+    (void)call;
     struct cuda_gpu *gpu = cuda_gpu_of_uuid(d, uuid);
     *stream = NULL;
     *why = "zipccld does not see that GPU (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES of its unit or container)";
@@ -31,7 +32,7 @@ zipcclResult_t cuda_stream_open(struct device *d, const uint8_t *uuid, const uin
         if (e != cudaSuccess) {
             (void)cudaGetLastError();
             *why = cuda_gpu_check(gpu, e, "opening an IPC event") ? gpu->why : cudaGetErrorString(e);
-            cuda_stream_close(s);
+            (void)cuda_stream_close(s, NULL);
             return cuda_result(e);
         }
         s->n++;
@@ -53,7 +54,8 @@ static void remove_gates(struct cuda_gate **list, const struct device_stream *s,
     }
 }
 
-void cuda_stream_close(struct device_stream *s) {
+bool cuda_stream_close(struct device_stream *s, struct device_call *call) {
+    (void)call;
     struct device *d = s->device;
     pthread_mutex_lock(&d->lock);
     remove_gates(&d->gates, s, &d->spare_gates);
@@ -64,6 +66,7 @@ void cuda_stream_close(struct device_stream *s) {
         (void)cudaEventDestroy(s->events[i]);
     (void)cudaGetLastError();
     free(s);
+    return true;
 }
 
 zipcclResult_t cuda_stream_gate(struct device_stream *s, unsigned i, const struct device_gate *gate) {

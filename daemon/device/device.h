@@ -29,6 +29,13 @@ struct device_stream; /* a client's stream of a GPU, as its daemon sees it */
 /* OWN is no client's: memory of a GPU that the device makes. */
 enum device_memory_kind { DEVICE_MEMORY_HOST, DEVICE_MEMORY_CUDA_IPC, DEVICE_MEMORY_CUDA_VMM, DEVICE_MEMORY_CUDA_OWN };
 
+/* What takes its time: done runs from poll, once, or not at all where the device is closed before. The caller's, and
+ * untouched by it until then. why: of an error, for people; valid until the device is closed. */
+struct device_call {
+    void (*done)(struct device_call *call, zipcclResult_t result, const char *why);
+    struct device_call *next; /* the device's own */
+};
+
 /* What a client hands over. Nothing of it is kept but copies. */
 struct device_import {
     enum device_memory_kind kind;
@@ -40,6 +47,7 @@ struct device_import {
     /* Names the allocation among all that ever were: opened twice, it is mapped once. */
     pid_t pid;
     uint64_t process_start, id;
+    struct device_call *call; /* may be NULL for host memory, which is mapped at once */
 };
 
 /* Memory of a client, mapped here. Owned by the device until release. */
@@ -91,8 +99,8 @@ struct device_job {
     const char *why;                /* of a failure, for people; or NULL. Valid until the device is closed */
     void (*done)(struct device_job *job);
     void *arg;
-    struct device_flow *flow; /* NULL: the default one, weight 1 */
-    struct device_job *next;  /* the device's own, as internal */
+    struct device_flow *flow; /* NULL: the default one, weight 1. The device's from submit on, as next and internal */
+    struct device_job *next;
     uint64_t internal[6];
 };
 
@@ -144,10 +152,12 @@ struct device_ops {
                                              const char **why);
     void (*close)(struct device *device); /* waits for jobs; their callbacks do not run */
     /* Maps a client's memory (checked: a memfd is sealed against shrinking, all of it is at least bytes long).
-     * *why: static text for people on failure. */
+     * *why: static text for people on failure. zipcclInProgress: the call will say; until then out has its address and
+     * size, and is not to be used or released. Where the call fails there is nothing to release. */
     ZIPCCL_MUST_CHECK zipcclResult_t (*import)(struct device *device, const struct device_import *import,
                                                struct device_memory *out, const char **why);
-    void (*release)(struct device *device, struct device_memory *memory);
+    /* True: it is no longer open here, and its owner may free it. False: the call will say. NULL: nobody asks. */
+    bool (*release)(struct device *device, struct device_memory *memory, struct device_call *call);
     /* Daemon-owned scratch, 4 KiB aligned, resident. The processor and the fabric can use it, whatever the device. */
     void *(*alloc)(struct device *device, size_t bytes);
     void (*free)(struct device *device, void *ptr, size_t bytes);
@@ -177,13 +187,15 @@ struct device_ops {
     bool (*reach)(struct device *device, const void *ptr);
     /* The number that CUDA gives the GPU `uuid` here; -1: it is not here. */
     int (*gpu_number)(const struct device *device, const uint8_t *uuid);
-    /* A client's stream of the GPU `uuid`: n IPC event handles, one behind the other. */
+    /* A client's stream of the GPU `uuid`: n IPC event handles, one behind the other. zipcclInProgress: the call will
+     * say; until then *stream, which is set, is not to be used or closed, and where it fails there is none. */
     ZIPCCL_MUST_CHECK zipcclResult_t (*stream_open)(struct device *device, const uint8_t *uuid, const uint8_t *events,
-                                                    unsigned n, struct device_stream **stream, const char **why);
+                                                    unsigned n, struct device_call *call, struct device_stream **stream,
+                                                    const char **why);
     /* Calls opened, from poll, when what the client recorded last in event i has come to pass, or with an error. */
     ZIPCCL_MUST_CHECK zipcclResult_t (*stream_gate)(struct device_stream *stream, unsigned i,
                                                     const struct device_gate *gate);
-    void (*stream_close)(struct device_stream *stream); /* its gates are forgotten */
+    bool (*stream_close)(struct device_stream *stream, struct device_call *call); /* as release; forgets its gates */
     /* Bytes of values a second that it codes, measured now. False where that fails. */
     bool (*measure)(struct device *device, uint64_t *encode_bps, uint64_t *decode_bps);
     /* The i-th GPU; false past the last one. */

@@ -42,7 +42,7 @@ void host_queue_close(struct host_queue *q, struct device_flow *flow);
 
 ZIPCCL_MUST_CHECK zipcclResult_t host_import(struct device *device, const struct device_import *import,
                                              struct device_memory *out, const char **why);
-void host_release(struct device *device, struct device_memory *memory);
+bool host_release(struct device *device, struct device_memory *memory, struct device_call *call);
 /* What so many bytes take of a pool: the size of their class, and its index, below HOST_SIZE_CLASSES. */
 size_t host_class_size(size_t bytes, unsigned *index);
 void *host_pool_alloc(struct host_pool *pool, size_t bytes);

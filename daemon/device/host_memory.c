@@ -65,11 +65,12 @@ zipcclResult_t host_import(struct device *device, const struct device_import *im
     return zipcclSuccess;
 }
 
-void host_release(struct device *device, struct device_memory *memory) {
-    (void)device;
+bool host_release(struct device *device, struct device_memory *memory, struct device_call *call) {
+    (void)device, (void)call;
     if (memory->base)
         munmap(memory->base, memory->bytes);
     *memory = (struct device_memory){0};
+    return true;
 }
 
 /* Eight classes an octave, so that at most an eighth is wasted. Class 0: one page. */

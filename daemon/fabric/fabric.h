@@ -73,6 +73,9 @@ struct fabric_send {
     struct fabric_header header;
     struct fabric_iov iov[2];
     unsigned niov;
+    /* Between fabrics; 0 and false of all others. */
+    uint64_t carried; /* bytes that go another way once this has come: they are paced and count, in its place */
+    bool unpaced;     /* goes at once, whatever waits for the link */
     void (*done)(struct fabric_send *send, zipcclResult_t result);
     void *arg;
     void *internal[10];
@@ -108,7 +111,48 @@ struct fabric_join {
     uint32_t node, nnodes;            /* this one's index */
     uint32_t gpus;                    /* a bit for each GPU of this node that its ranks use, as CUDA numbers them */
     struct fabric_peer *const *peers; /* own: not used */
+    bool native; /* whole collectives may be left to the fabric. The following: where this is set */
+    uint32_t nranks;
+    const uint32_t *rank_node;
+    const uint8_t *rank_gpus; /* of this node's ranks, in their order */
 };
+
+/* What a rank gives to a collective that the fabric carries out. */
+struct fabric_part {
+    const void *send;
+    void *recv;
+    size_t send_bytes, recv_bytes; /* 0: it gives none */
+};
+
+/* A collective that is left to the fabric as a whole, where all nodes can and leave it so: they agree on that first,
+ * and where one does not, nothing was moved, and all are to do it by messages. Called when all ranks of this node are
+ * there; one at a time of a communicator. Owned by the caller until done runs, as the buffers are. */
+struct fabric_collective {
+    struct fabric_header header; /* of the operation: comm, node, seq, and what this node believes of it */
+    struct fabric_flow *flow;    /* as of a send: under a rate it goes by messages, which can wait */
+    zipcclRedOp_t redop;
+    size_t value_bytes;
+    const struct fabric_part *parts; /* by local rank */
+    uint32_t nparts;
+    uint64_t sent_bytes, received_bytes;         /* to and from other nodes */
+    uint32_t (*combine)(uint32_t a, uint32_t b); /* of reports */
+    /* By done, with success: whether it took place, and if not, whether it is any use to ask again in this
+     * communicator; the same on all nodes. header.report is of all nodes. */
+    bool taken, never;
+    struct fabric_header theirs; /* with zipcclInvalidArgument: what another node called, and left to the fabric too */
+    bool launched;               /* the GPUs work on it. Until then: */
+    uint32_t waits_for;          /* a node that is not there yet; this one where it is not known which */
+    void (*done)(struct fabric_collective *collective, zipcclResult_t result);
+    void *arg;
+    struct fabric_collective *next; /* the fabric's, as the following */
+    zipcclResult_t result;
+};
+
+/* Whether both sides call the same operation. */
+static inline bool fabric_same_call(const struct fabric_header *a, const struct fabric_header *b) {
+    return a->op == b->op && a->dtype == b->dtype && a->op_count == b->op_count && a->root == b->root &&
+           a->flags >> 1 == b->flags >> 1 && a->codec == b->codec;
+}
 
 struct fabric_ops {
     const char *name;
@@ -129,6 +173,10 @@ struct fabric_ops {
     bool (*takes_gpu)(struct fabric *fabric, uint64_t comm, unsigned gpu);
     void (*send)(struct fabric *fabric, struct fabric_send *send);
     void (*recv)(struct fabric *fabric, struct fabric_recv *recv);
+    /* NULL: it has no collectives, and need not know of any. done runs by poll. */
+    void (*collective)(struct fabric *fabric, struct fabric_collective *collective);
+    /* This node begins a collective that goes by messages: so is everybody to do that. */
+    void (*by_messages)(struct fabric *fabric, const struct fabric_header *header);
     /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come
      * from now on, so that their senders end too. */
     void (*abort)(struct fabric *fabric, uint64_t comm);

@@ -5,8 +5,16 @@
  * The sender decides: what lies in device memory, and what is larger than NCCL_SMALL_BYTES in memory that the device
  * can reach, goes by NCCL; everything else by UCX. A receive is posted to UCX in any case, with room for an
  * announcement.
+ *
+ * Rates, weights and priorities hold for all alike, by one clock of the link: UCX's (ucx_pace.c). It is told how large
+ * the announced message is and lets the announcement go when the receiver has posted, as for a message of its own of
+ * that size, and when the message's time on the link has come. Behind that everything goes at once: the launch, and
+ * what the nodes tell each other about its place. To wait there would hold up all that comes later in the order, on
+ * both GPUs; and to ask for the receive only then would charge the link with what cannot go. Without a rate UCX sends
+ * an announcement at once, and nothing else.
  */
 #include "daemon/fabric/nccl.h"
+#include "daemon/fabric/ucx_flow.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +24,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-static void wake(struct fabric *f) {
+void nccl_wake(struct fabric *f) {
     uint64_t one = 1;
     ssize_t n;
     do {
@@ -89,7 +97,7 @@ void nccl_send_end(struct fabric *f, struct nccl_send *send, zipcclResult_t resu
     send->next = NULL;
     *f->ended_sends_tail = send;
     f->ended_sends_tail = &send->next;
-    wake(f);
+    nccl_wake(f);
 }
 
 void nccl_recv_end(struct fabric *f, struct nccl_recv *recv, zipcclResult_t result) {
@@ -97,7 +105,7 @@ void nccl_recv_end(struct fabric *f, struct nccl_recv *recv, zipcclResult_t resu
     recv->next = NULL;
     *f->ended_recvs_tail = recv;
     f->ended_recvs_tail = &recv->next;
-    wake(f);
+    nccl_wake(f);
 }
 
 /* ---- sends ---- */
@@ -165,6 +173,7 @@ void nccl_send_held(struct nccl_comm *comm) {
             }
             *p = send->next;
             send->ended = true;
+            ucx_flow_end(comm->fabric->below, send->user->flow, send->bytes, false); /* UCX counts it anew */
             fabric_ucx.send(comm->fabric->below, send->user);
             put_send(comm->fabric, send);
         }
@@ -199,6 +208,8 @@ static void nccl_send(struct fabric *f, struct fabric_send *user) {
     send->held = !comm->ordered && memory != NCCL_DEVICE;
     send->enrolled = false;
     send->body = (struct nccl_announcement){++f->ids, {bytes[0], bytes[1]}, gpu, 0};
+    send->bytes = bytes[0] + bytes[1];
+    ucx_flow_begin(user->flow, send->bytes);
     if (memory == NCCL_DEVICE) /* two pieces are of one chunk */
         send->body.enrolled = is_registered(comm, first);
     if (comm->over || peer->left) {
@@ -212,6 +223,8 @@ static void nccl_send(struct fabric *f, struct fabric_send *user) {
     *at = send;
     memset(&send->announce, 0, sizeof(send->announce));
     send->announce.peer = user->peer;
+    send->announce.flow = user->flow;
+    send->announce.carried = send->bytes;
     send->announce.header = user->header;
     send->announce.header.flags |= NCCL_ANNOUNCED;
     send->announce.iov[0] = (struct fabric_iov){&send->body, sizeof(send->body)};
@@ -359,8 +372,9 @@ static void tell_sends(struct fabric *f) {
         struct nccl_send *next = send->next;
         struct fabric_send *user = send->user;
         zipcclResult_t result = send->result;
-        if (result == zipcclSuccess)
-            f->sent_bytes += send->body.bytes[0] + send->body.bytes[1];
+        const uint64_t moved = result ? 0 : send->body.bytes[0] + send->body.bytes[1];
+        f->sent_bytes += moved;
+        ucx_flow_end(f->below, user->flow, send->bytes, moved > 0);
         send->ended = true;
         put_send(f, send);
         user->done(user, result);
@@ -392,7 +406,7 @@ static void nccl_poll(struct fabric *f) {
     fabric_ucx.poll(f->below);
     for (unsigned i = 0; i < NCCL_MAX_GPUS; i++) {
         while (f->launchers[i] && f->gpus.ops->hear(f->launchers[i], &answer)) {
-            if (answer.what == NCCL_LAUNCH)
+            if (answer.what == NCCL_LAUNCH || answer.what == NCCL_COLLECTIVE)
                 nccl_entry_launched(f, &answer);
             else if (answer.what == NCCL_COPY)
                 nccl_entry_copied(f, &answer);
@@ -402,6 +416,7 @@ static void nccl_poll(struct fabric *f) {
     }
     tell_sends(f);
     tell_recvs(f);
+    nccl_native_tell(f);
 }
 
 /* ---- the rest of the seam ---- */
@@ -468,11 +483,13 @@ static zipcclResult_t nccl_open(const struct fabric_config *config, struct fabri
     f->copying_tail = &f->copying;
     f->ended_sends_tail = &f->ended_sends;
     f->ended_recvs_tail = &f->ended_recvs;
+    f->ended_collectives_tail = &f->ended_collectives;
     f->gpus = *config->gpus;
     zipcclResult_t result = f->gpus.ops->open(f->gpus.owner, &f->version, why);
     f->gpus_opened = result == zipcclSuccess;
     if (result)
         goto fail;
+    f->link_rate_bits = config->link_rate_bits;
     result = fabric_ucx.open(config, &f->below, why);
     f->opened = result == zipcclSuccess;
     if (result)
@@ -500,7 +517,6 @@ static zipcclResult_t nccl_connect(struct fabric *f, const void *address, size_t
     return fabric_ucx.connect(f->below, address, bytes, tokens, peer);
 }
 
-/* Jobs share the link of what goes by UCX; what NCCL moves is not paced. */
 static struct fabric_flow *nccl_flow_open(struct fabric *f, const struct fabric_share *share) {
     return fabric_ucx.flow_open(f->below, share);
 }
@@ -543,6 +559,7 @@ static const char *nccl_why(struct fabric *f, uint64_t key) {
 }
 
 static void nccl_set_link_rate(struct fabric *f, uint64_t bits) {
+    f->link_rate_bits = bits;
     fabric_ucx.set_link_rate(f->below, bits);
 }
 
@@ -579,6 +596,8 @@ const struct fabric_ops fabric_nccl = {
     .takes_gpu = nccl_takes_gpu,
     .send = nccl_send,
     .recv = nccl_recv,
+    .collective = nccl_native,
+    .by_messages = nccl_native_by_messages,
     .abort = nccl_abort,
     .why = nccl_why,
     .forget = nccl_forget,

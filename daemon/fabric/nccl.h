@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Inside the NCCL fabric, on the loop: the seam's functions (nccl.c), communicators and what their nodes tell each
- * other (nccl_comm.c), the agreed order (nccl_order.c), what is launched (nccl_entry.c). The launching side of each GPU
- * is behind nccl_launch.h.
+ * other (nccl_comm.c), the agreed order (nccl_order.c), what is launched (nccl_entry.c), whole collectives
+ * (nccl_native.c). The launching side of each GPU is behind nccl_launch.h.
  *
  * Headers, small messages and control go by the UCX fabric below. A message whose values NCCL moves is announced there;
  * once its receive is posted, the two nodes agree on a place in the order of launches, and the GPU of either launches
- * it there. A communicator has a rank for each GPU that takes part: those of node 0, of node 1 and so on.
+ * it there. Where the link or its job has a rate it is announced when its time has come, so nothing in the order waits
+ * for time. A communicator has a rank for each GPU that takes part: those of node 0, of node 1 and so on.
  */
 #ifndef ZIPCCL_DAEMON_FABRIC_NCCL_H
 #define ZIPCCL_DAEMON_FABRIC_NCCL_H
@@ -39,16 +40,25 @@ enum nccl_kind {
     NCCL_FINAL,        /* sender to receiver: the place; with them go those of yours that have their receives here */
     NCCL_DROP,         /* receiver to sender: this message is not wanted */
     NCCL_LEFT,         /* nothing more comes from here: it was forgotten */
+    /* nccl_native.c */
+    NCCL_CALL,          /* to node 0: all ranks here have come to this collective; node 0 to who has not */
+    NCCL_PROPOSE_CALL,  /* node 0 to all: all can; what is your proposal? */
+    NCCL_CALL_PROPOSAL, /* to node 0 */
+    NCCL_FINAL_CALL,    /* node 0 to all: the place in the order */
+    NCCL_NO_CALL,       /* to who called: by messages */
 };
 
 struct nccl_control {
     uint32_t kind, n;
     uint64_t time;
-    uint32_t gpu, peer_gpu; /* ready and final: of who tells and who is told. Proposal: how many there are, 0 */
+    uint32_t gpu, peer_gpu; /* ready and final: of who tells and who is told. Proposal: how many there are, and
+                             * whether whole collectives are wanted. Final_init: whether they are. Call: whether it can.
+                             * Final_call: all reports */
     union {
         uint64_t ids[NCCL_MAX_IDS];
         uint8_t gpus[NCCL_MAX_NODES]; /* of a final_init, by node */
         struct nccl_unique unique;
+        struct fabric_header call; /* of a call; of a no, its seq */
     };
 };
 
@@ -61,6 +71,7 @@ struct nccl_send {
     struct fabric_send announce, *user;
     struct nccl_comm *comm;
     struct nccl_announcement body;
+    uint64_t bytes; /* that its flow has queued for it */
     bool announced; /* UCX has nothing of it (any more) */
     bool held;      /* until it is known whether there is NCCL */
     bool enrolled;  /* both ends are registered: the receiver says so */
@@ -90,20 +101,23 @@ struct nccl_letter {
     struct nccl_control body;
 };
 
-/* A place in the order of launches: the making of a communicator, or messages between a GPU here and one of another
- * node. Ordered by time, then communicator, initiator, partner: the same on all nodes that take part. */
+/* A place in the order of launches: the making of a communicator, messages between a GPU here and one of another node,
+ * or a collective. Ordered by time, then communicator, initiator, partner: the same on all nodes that take part. */
 struct nccl_entry {
     struct nccl_entry *next;
     struct nccl_comm *comm;
     uint64_t time;
     uint32_t initiator, partner;
     bool final;
-    bool is_init; /* of all GPUs of the communicator */
+    bool is_init, is_call; /* of all GPUs of the communicator */
     unsigned nsends, nrecvs;
     struct nccl_send *sends[NCCL_MAX_IDS];
     struct nccl_recv *recvs[NCCL_MAX_IDS];
-    uint32_t peer, gpu, peer_gpu; /* the other node; indices in the communicator */
-    uint64_t id;                  /* of the launch */
+    uint32_t peer, gpu, peer_gpu;         /* the other node; indices in the communicator */
+    uint64_t id;                          /* of the launch */
+    struct fabric_collective *collective; /* once launched */
+    unsigned pending;                     /* GPUs that have not answered */
+    zipcclResult_t result;                /* the first that was bad */
 };
 
 /* A node of a communicator. This one is not listened to, and sent nothing. */
@@ -117,6 +131,8 @@ struct nccl_peer {
     struct nccl_send *announced; /* not in a launch yet */
     struct nccl_recv *matched, **matched_tail;
     bool proposed, left;
+    bool called, can, placed;  /* a collective that is not decided: it told us, it can, node 0 has its proposal */
+    struct fabric_header call; /* what it told */
 };
 
 struct nccl_comm {
@@ -124,19 +140,29 @@ struct nccl_comm {
     struct fabric *fabric;
     uint64_t key, id; /* id: for the launching sides */
     uint32_t node, nnodes;
-    uint32_t ngpus, gpus[NCCL_MAX_GPUS]; /* of this node: as CUDA numbers them */
-    bool ordered;                        /* its making was handed to the launching sides: messages may follow */
-    bool plain;                          /* or it has no NCCL */
-    bool over;                           /* failed, aborted or forgotten */
-    zipcclResult_t reason;               /* of it */
-    bool gone;                           /* not in the list any more: freed with the last user */
-    unsigned users;                      /* posted control receives, control messages, records of launching sides */
-    unsigned looks;                      /* at this node's GPUs, under way */
-    bool looked, unable;                 /* one of them does not work */
-    unsigned revokes;                    /* under way: then it is aborted */
-    uint32_t proposals;                  /* node 0: heard, and the latest */
+    uint32_t ngpus, gpus[NCCL_MAX_GPUS]; /* of this node: as CUDA numbers them. Where each rank has its own: in their
+                                          * order, else ascending */
+    bool native;       /* whole collectives: wanted, here and where that was heard of; once ordered: agreed */
+    uint32_t *members; /* ranks of node 0, of node 1...: then they are NCCL's. NULL: not told */
+    uint32_t nranks;
+    bool ordered;          /* its making was handed to the launching sides: messages may follow */
+    bool plain;            /* or it has no NCCL */
+    bool over;             /* failed, aborted or forgotten */
+    zipcclResult_t reason; /* of it */
+    bool gone;             /* not in the list any more: freed with the last user */
+    unsigned users;        /* posted control receives, control messages, records of launching sides */
+    unsigned looks;        /* at this node's GPUs, under way */
+    bool looked, unable;   /* one of them does not work */
+    unsigned revokes;      /* under way: then it is aborted */
+    uint32_t proposals;    /* node 0: heard, and the latest */
     uint64_t latest;
-    struct nccl_entry *init; /* its place, until it is handed over */
+    struct nccl_entry *init;         /* its place, until it is handed over */
+    struct fabric_collective *asked; /* has no place that has come yet */
+    bool asked_told, can;            /* to the other nodes; this node can, at node 0 all that were heard */
+    uint32_t ncalls, nplaced;        /* node 0: others that called it too; their proposals */
+    struct nccl_entry *place;        /* of it, until it is launched */
+    uint32_t by_messages;            /* the latest collective that went so, or goes */
+    bool any_by_messages;
     struct nccl_unique unique;
     const char *why; /* a GPU of this node failed it; or NULL */
     struct nccl_peer peers[];
@@ -146,6 +172,7 @@ struct fabric {
     struct nccl_gpus gpus;
     bool gpus_opened;
     int version;                                    /* of NCCL */
+    uint64_t link_rate_bits;                        /* 0: none */
     struct fabric *below;                           /* of fabric_ucx */
     struct nccl_launcher *launchers[NCCL_MAX_GPUS]; /* by CUDA's number, from the first use on */
     int epoll, wake;
@@ -158,10 +185,12 @@ struct fabric {
     struct nccl_send *all_sends, *spare_sends, *ended_sends, **ended_sends_tail;
     struct nccl_recv *all_recvs, *spare_recvs, *ended_recvs, **ended_recvs_tail;
     struct nccl_letter *all_letters, *spare_letters;
+    struct fabric_collective *ended_collectives, **ended_collectives_tail;
     uint64_t sent_bytes, received_bytes;
 };
 
 /* nccl.c */
+void nccl_wake(struct fabric *f);
 void nccl_send_end(struct fabric *f, struct nccl_send *send, zipcclResult_t result); /* tells the user, by poll */
 void nccl_recv_end(struct fabric *f, struct nccl_recv *recv, zipcclResult_t result);
 void nccl_send_held(struct nccl_comm *comm); /* it is known now */
@@ -176,6 +205,7 @@ void nccl_entry_copied(struct fabric *f, const struct nccl_answer *answer);
 
 /* nccl_comm.c */
 struct nccl_comm *nccl_comm_find(struct fabric *f, uint64_t key); /* NULL: not known; it may be over */
+uint32_t nccl_comm_rank(const struct nccl_comm *comm, uint32_t node, uint32_t gpu); /* of NCCL; once it is made */
 ZIPCCL_MUST_CHECK zipcclResult_t nccl_comm_join(struct fabric *f, const struct fabric_join *join);
 /* Ends what it has under way, and the communicator; may be called again. The other nodes are not told: the failure of
  * an operation is, by the daemons, with its cause. */
@@ -198,5 +228,19 @@ bool nccl_order_heard(struct nccl_peer *peer, const struct nccl_control *c); /* 
 void nccl_order_matched(struct nccl_comm *comm, struct nccl_recv *recv, uint32_t node);
 void nccl_order_drop(struct nccl_comm *comm); /* its entries */
 void nccl_order_run(struct fabric *f);        /* launches what is next */
+/* A place of all GPUs of all its nodes, for a collective. NULL, with the communicator ended: no memory. */
+struct nccl_entry *nccl_order_propose(struct nccl_comm *comm);
+void nccl_order_settle(struct nccl_entry *entry, uint64_t time); /* it is agreed */
+
+/* nccl_native.c; of the seam: */
+void nccl_native(struct fabric *f, struct fabric_collective *user);
+void nccl_native_by_messages(struct fabric *f, const struct fabric_header *header);
+void nccl_native_tell(struct fabric *f); /* those that ended */
+/* and the others': */
+void nccl_native_decided(struct nccl_comm *comm); /* whether it has NCCL */
+bool nccl_native_heard(struct nccl_peer *peer, const struct nccl_control *c);
+void nccl_native_drop(struct nccl_comm *comm); /* it is over */
+void nccl_native_launch(struct fabric *f, struct nccl_entry *entry);
+void nccl_native_answered(struct fabric *f, struct nccl_entry *entry, const struct nccl_answer *answer);
 
 #endif

@@ -27,6 +27,7 @@ static void free_if_unused(struct nccl_comm *comm) {
     while (*p != comm)
         p = &(*p)->next;
     *p = comm->next;
+    free(comm->members);
     free(comm);
 }
 
@@ -47,6 +48,7 @@ void nccl_comm_free_all(struct fabric *f) {
         while (*lists[i]) {
             struct nccl_comm *comm = *lists[i];
             *lists[i] = comm->next;
+            free(comm->members);
             free(comm);
         }
     }
@@ -64,8 +66,10 @@ static void told(struct fabric_send *send, zipcclResult_t result) {
 }
 
 static size_t control_bytes(const struct nccl_control *control) {
+    bool call = control->kind == NCCL_CALL || control->kind == NCCL_NO_CALL;
     size_t tail = control->kind == NCCL_PROPOSE_INIT ? sizeof(control->unique)
                   : control->kind == NCCL_FINAL_INIT ? control->n
+                  : call                             ? sizeof(control->call)
                                                      : control->n * sizeof(control->ids[0]);
     return offsetof(struct nccl_control, ids) + tail;
 }
@@ -92,6 +96,7 @@ void nccl_comm_tell(struct nccl_comm *comm, uint32_t node, const struct nccl_con
         (struct fabric_header){.comm = comm->key, .node = comm->node, .seq = peer->out_seq++, .channel = NCCL_CONTROL};
     letter->send.iov[0] = (struct fabric_iov){&letter->body, control_bytes(control)};
     letter->send.niov = 1;
+    letter->send.unpaced = true; /* places of the order wait for it */
     letter->send.done = told;
     letter->send.arg = letter;
     comm->users++;
@@ -153,7 +158,7 @@ static bool ask(struct nccl_comm *comm, uint32_t gpu, enum nccl_what what) {
     command.id = gpu;
     command.what = what;
     command.nops = 0;
-    command.rank = comm->peers[comm->node].first + gpu;
+    command.rank = nccl_comm_rank(comm, comm->node, gpu);
     command.nranks = comm->peers[comm->nnodes - 1].first + comm->peers[comm->nnodes - 1].ngpus;
     command.unique = comm->unique;
     if (!*l || !gpus->ops->ask(*l, &command))
@@ -228,6 +233,41 @@ void nccl_comm_answer(struct fabric *f, const struct nccl_answer *answer) {
 
 /* ---- its life ---- */
 
+uint32_t nccl_comm_rank(const struct nccl_comm *comm, uint32_t node, uint32_t gpu) {
+    uint32_t at = comm->peers[node].first + gpu;
+    return comm->native && comm->ordered ? comm->members[at] : at;
+}
+
+/* The ranks by node, and this node's GPUs in their order where each has its own. False: no memory. */
+static bool set_members(struct nccl_comm *comm, const struct fabric_join *join) {
+    uint32_t used = 0, nlocal = 0, n = join->nnodes;
+    bool own = true;
+    uint32_t *at = calloc(n + 1, sizeof(*at)); /* of a node's ranks in members */
+    comm->members = calloc(join->nranks ? join->nranks : 1, sizeof(*comm->members));
+    if (!at || !comm->members) {
+        free(at);
+        return false;
+    }
+    for (uint32_t r = 0; r < join->nranks; r++) {
+        nlocal += join->rank_node[r] == join->node;
+        at[join->rank_node[r] + 1]++;
+    }
+    for (uint32_t i = 1; i < n; i++)
+        at[i + 1] += at[i];
+    for (uint32_t r = 0; r < join->nranks; r++)
+        comm->members[at[join->rank_node[r]]++] = r;
+    free(at);
+    for (uint32_t i = 0; i < nlocal; i++) {
+        uint32_t gpu = join->rank_gpus[i];
+        own = own && gpu < NCCL_MAX_GPUS && !(used >> gpu & 1);
+        used |= gpu < NCCL_MAX_GPUS ? 1u << gpu : 0;
+    }
+    comm->native = own && nlocal == comm->ngpus;
+    for (uint32_t i = 0; comm->native && i < nlocal; i++)
+        comm->gpus[i] = join->rank_gpus[i];
+    return true;
+}
+
 zipcclResult_t nccl_comm_join(struct fabric *f, const struct fabric_join *join) {
     uint32_t nnodes = join->nnodes;
     if (nnodes < 2 || join->node >= nnodes || nccl_comm_find(f, join->comm))
@@ -243,6 +283,12 @@ zipcclResult_t nccl_comm_join(struct fabric *f, const struct fabric_join *join) 
     for (uint32_t i = 0; i < NCCL_MAX_GPUS && nnodes <= NCCL_MAX_NODES; i++) {
         if (join->gpus >> i & 1)
             comm->gpus[comm->ngpus++] = i;
+    }
+    comm->nranks = join->nranks;
+    if (join->native && !set_members(comm, join)) {
+        free(comm->members);
+        free(comm);
+        return zipcclOutOfMemory;
     }
     comm->next = f->comms;
     f->comms = comm;
@@ -283,6 +329,7 @@ static void end_messages(struct nccl_comm *comm) {
         }
         peer->matched_tail = &peer->matched;
     }
+    nccl_native_drop(comm);
 }
 
 static void tell_others(struct nccl_comm *comm, const struct nccl_control *control) {

@@ -48,7 +48,6 @@ void nccl_entry_launch(struct fabric *f, struct nccl_entry *entry) {
     struct nccl_comm *comm = entry->comm;
     const struct nccl_peer *peer = &comm->peers[entry->peer];
     struct nccl_command command;
-    uint32_t rank = peer->first + entry->peer_gpu;
     comm->users++;
     if (!comm->ordered || entry->peer_gpu >= peer->ngpus) {
         entry_ended(f, entry, zipcclCorruptData);
@@ -58,6 +57,7 @@ void nccl_entry_launch(struct fabric *f, struct nccl_entry *entry) {
     command.id = entry->id = ++f->ids;
     command.what = NCCL_LAUNCH;
     command.nops = 0;
+    uint32_t rank = nccl_comm_rank(comm, entry->peer, entry->peer_gpu);
     for (unsigned i = 0; i < entry->nsends; i++) {
         const struct fabric_send *user = entry->sends[i]->user;
         const uint32_t kind = NCCL_OP_SEND | (entry->sends[i]->enrolled ? NCCL_OP_REGISTERED : 0);
@@ -87,8 +87,16 @@ void nccl_entry_launched(struct fabric *f, const struct nccl_answer *answer) {
     struct nccl_entry *entry = *p;
     if (!entry)
         return;
+    if (entry->collective && --entry->pending > 0) {
+        nccl_native_answered(f, entry, answer);
+        return;
+    }
     if (!(*p = entry->next))
         f->launched_tail = p;
+    if (entry->collective) {
+        nccl_native_answered(f, entry, answer);
+        return;
+    }
     if (answer->result)
         nccl_comm_fail(entry->comm, answer);
     entry_ended(f, entry, answer->result);

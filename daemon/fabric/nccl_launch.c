@@ -240,6 +240,45 @@ static ncclResult_t launch_group(struct nccl_launcher *l, const struct nccl_comm
     return is_bad(result) ? result : end;
 }
 
+/* zipccl's numbers of dtypes and reductions are NCCL's; FP8 reductions, which not all GPUs have, do not come here. */
+_Static_assert(zipcclInt8 == (int)ncclInt8 && zipcclUint64 == (int)ncclUint64 && zipcclFloat16 == (int)ncclFloat16 &&
+                   zipcclFloat64 == (int)ncclFloat64 && zipcclBfloat16 == (int)ncclBfloat16,
+               "numbers of dtypes");
+_Static_assert(zipcclSum == (int)ncclSum && zipcclProd == (int)ncclProd && zipcclMax == (int)ncclMax &&
+                   zipcclMin == (int)ncclMin && zipcclAvg == (int)ncclAvg,
+               "numbers of reductions");
+
+static ncclResult_t launch_collective(struct nccl_launcher *l, const struct nccl_command *command, ncclComm_t handle) {
+    const struct nccl_library *n = l->library;
+    const struct nccl_call *c = &command->call;
+    const ncclDataType_t dtype = (ncclDataType_t)c->dtype;
+    const ncclRedOp_t redop = (ncclRedOp_t)c->redop;
+    const int root = (int)c->root;
+    const void *from = NULL;
+    void *to = NULL;
+    for (unsigned i = 0; i < command->nops; i++) {
+        void *values = (void *)(uintptr_t)command->ops[i].address;
+        if (command->ops[i].kind == NCCL_OP_SEND)
+            from = values;
+        else
+            to = values;
+    }
+    switch ((zipcclOp_t)c->op) {
+    case zipcclOpAllGather:
+        return n->ncclAllGather(from, to, c->count, dtype, handle, l->stream);
+    case zipcclOpBroadcast:
+        return n->ncclBroadcast(from ? from : to, to, c->count, dtype, root, handle, l->stream);
+    case zipcclOpReduceScatter:
+        return n->ncclReduceScatter(from, to, c->count, dtype, redop, handle, l->stream);
+    case zipcclOpAllReduce:
+        return n->ncclAllReduce(from, to, c->count, dtype, redop, handle, l->stream);
+    case zipcclOpReduce:
+        return n->ncclReduce(from, to, c->count, dtype, redop, root, handle, l->stream);
+    default:
+        return ncclInvalidUsage;
+    }
+}
+
 /* Puts an event behind what was launched; from then on the task is in the air. Without an event its end is that of all
  * on the stream: nothing may be on its way to or from memory when that is given back. */
 static void fly(struct nccl_launcher *l, struct nccl_task *task, struct nccl_made *comm) {
@@ -267,7 +306,8 @@ static bool launch(struct nccl_launcher *l, struct nccl_task *task, bool *flies)
     if (!l->begun && (!comm || comm->broken || !comm->made))
         return true;
     if (!l->begun) {
-        state = launch_group(l, &task->command, comm->handle);
+        state = task->command.what == NCCL_COLLECTIVE ? launch_collective(l, &task->command, comm->handle)
+                                                      : launch_group(l, &task->command, comm->handle);
         l->begun = true;
     }
     /* A communicator that was aborted meanwhile may have something on the stream all the same. */
@@ -389,6 +429,7 @@ void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task) {
             nccl_tasks_push(&l->waiting, task);
         return;
     case NCCL_LAUNCH:
+    case NCCL_COLLECTIVE:
     case NCCL_ENROLL:
         nccl_tasks_push(&l->waiting, task);
         return;

@@ -24,16 +24,17 @@ struct nccl_unique {
 };
 
 enum nccl_what {
-    NCCL_MAKE_ID, /* a unique id; fails where the GPU has failed */
-    NCCL_LOOK,    /* whether the GPU works; zipcclUnhandledDeviceError: it has an error that stays */
-    NCCL_MAKE,    /* a communicator: this GPU is its rank `rank` of nranks */
-    NCCL_LAUNCH,  /* ops, as one group */
-    NCCL_COPY,    /* op 1, host memory, to op 0 */
-    NCCL_ENROLL,  /* op 0, for a communicator: memory that it uses until its end. An error: it is not registered */
-    NCCL_LEAVE,   /* the communicator is over on all ranks alike, nothing of it is under way */
-    NCCL_REVOKE,  /* it failed: what it has under way ends */
-    NCCL_ABORT,   /* and it is freed; the last record of it, as NCCL_LEAVE is */
-    NCCL_FAILED   /* NCCL says that it failed: an abort is to follow */
+    NCCL_MAKE_ID,    /* a unique id; fails where the GPU has failed */
+    NCCL_LOOK,       /* whether the GPU works; zipcclUnhandledDeviceError: it has an error that stays */
+    NCCL_MAKE,       /* a communicator: this GPU is its rank `rank` of nranks */
+    NCCL_LAUNCH,     /* ops, as one group */
+    NCCL_COLLECTIVE, /* call: ops are what it reads, a send, and what it writes, a receive; each where there is any */
+    NCCL_COPY,       /* op 1, host memory, to op 0 */
+    NCCL_ENROLL,     /* op 0, for a communicator: memory that it uses until its end. An error: it is not registered */
+    NCCL_LEAVE,      /* the communicator is over on all ranks alike, nothing of it is under way */
+    NCCL_REVOKE,     /* it failed: what it has under way ends */
+    NCCL_ABORT,      /* and it is freed; the last record of it, as NCCL_LEAVE is */
+    NCCL_FAILED      /* NCCL says that it failed: an abort is to follow */
 };
 
 enum nccl_op_kind { NCCL_OP_SEND, NCCL_OP_RECV };
@@ -46,11 +47,19 @@ struct nccl_op {
     uint32_t kind, peer;
 };
 
+struct nccl_call {
+    uint32_t op, dtype, redop, root; /* zipcclOp_t, zipcclDataType_t, zipcclRedOp_t; a rank of NCCL */
+    uint64_t count;                  /* as NCCL counts */
+};
+
 struct nccl_command {
     uint64_t comm, id; /* comm 0: of none */
     uint32_t what, nops;
     uint32_t rank, nranks;
-    struct nccl_unique unique; /* of NCCL_MAKE */
+    union {
+        struct nccl_unique unique; /* of NCCL_MAKE */
+        struct nccl_call call;     /* of NCCL_COLLECTIVE */
+    };
     struct nccl_op ops[NCCL_MAX_OPS];
 };
 

@@ -21,6 +21,14 @@
     X(ncclResult_t, ncclCommAbort, (ncclComm_t))                                                                       \
     X(ncclResult_t, ncclSend, (const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t))                   \
     X(ncclResult_t, ncclRecv, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t))                         \
+    X(ncclResult_t, ncclAllGather, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t))           \
+    X(ncclResult_t, ncclBroadcast, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t))      \
+    X(ncclResult_t, ncclReduceScatter,                                                                                 \
+      (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t))                           \
+    X(ncclResult_t, ncclAllReduce,                                                                                     \
+      (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t))                           \
+    X(ncclResult_t, ncclReduce,                                                                                        \
+      (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t))                      \
     X(ncclResult_t, ncclGroupStart, (void))                                                                            \
     X(ncclResult_t, ncclGroupEnd, (void))
 #define NCCL_LATER(X)                                                                                                  \

@@ -11,7 +11,7 @@
  *
  * Messages: the receiver proposes for all of a sender's messages that have their receives (ready); the sender decides
  * and adds those of the receiver's that have their receives here (final). The making of a communicator, which may
- * synchronise the device, has a place too: its node 0 asks all for proposals.
+ * synchronise the device, has a place too: its node 0 asks all for proposals. So has a collective (nccl_native.c).
  */
 #include "daemon/fabric/nccl.h"
 
@@ -104,7 +104,7 @@ static bool take_announced(struct nccl_peer *peer, struct nccl_entry *entry, con
 static struct nccl_entry *find_asked(const struct nccl_peer *peer, uint32_t gpu, uint32_t peer_gpu) {
     const struct nccl_comm *comm = peer->comm;
     struct nccl_entry *e = comm->fabric->order;
-    while (e && (e->comm != comm || e->final || e->is_init || e->peer != peer->node || e->gpu != gpu ||
+    while (e && (e->comm != comm || e->final || e->is_init || e->is_call || e->peer != peer->node || e->gpu != gpu ||
                  e->peer_gpu != peer_gpu))
         e = e->next;
     return e;
@@ -155,6 +155,7 @@ static void begin(struct nccl_comm *comm) {
     comm->init = NULL;
     nccl_comm_make(comm);
     nccl_send_held(comm);
+    nccl_native_decided(comm);
     for (uint32_t i = 0; i < comm->nnodes; i++)
         ask(&comm->peers[i]);
 }
@@ -163,7 +164,7 @@ static uint32_t gpus_of(const struct nccl_entry *entry) {
     const struct nccl_comm *comm = entry->comm;
     uint32_t gpus = 0;
     for (uint32_t i = 0; i < comm->ngpus; i++)
-        gpus |= entry->is_init || i == entry->gpu ? 1u << comm->gpus[i] : 0;
+        gpus |= entry->is_init || entry->is_call || i == entry->gpu ? 1u << comm->gpus[i] : 0;
     return gpus;
 }
 
@@ -184,6 +185,10 @@ void nccl_order_run(struct fabric *f) {
     struct nccl_entry *entry;
     while ((entry = take_next(f))) {
         struct nccl_comm *comm = entry->comm;
+        if (entry->is_call) {
+            nccl_native_launch(f, entry);
+            continue;
+        }
         if (!entry->is_init) {
             nccl_entry_launch(f, entry);
             continue;
@@ -218,6 +223,20 @@ static void become_plain(struct nccl_comm *comm) {
         comm->init = NULL;
     }
     nccl_send_held(comm);
+    nccl_native_decided(comm);
+}
+
+struct nccl_entry *nccl_order_propose(struct nccl_comm *comm) {
+    struct nccl_entry *entry = new_entry(comm, ++comm->fabric->clock, 0, ALL);
+    if (!entry)
+        return NULL;
+    entry->is_call = true;
+    insert(comm->fabric, entry);
+    return entry;
+}
+
+void nccl_order_settle(struct nccl_entry *entry, uint64_t time) {
+    settle(entry->comm->fabric, entry, time);
 }
 
 void nccl_order_plain(struct nccl_comm *comm) {
@@ -252,6 +271,7 @@ void nccl_order_looked(struct nccl_comm *comm) {
         comm->latest = control.time = comm->init->time;
         control.kind = comm->node == 0 ? NCCL_PROPOSE_INIT : NCCL_PROPOSAL;
         control.gpu = comm->ngpus;
+        control.peer_gpu = comm->native;
         control.unique = comm->unique;
         if (comm->node == 0)
             tell_all(comm, &control);
@@ -281,6 +301,7 @@ static bool set_ranks(struct nccl_comm *comm, const uint8_t *gpus) {
         comm->peers[i].ngpus = gpus[i];
         rank += gpus[i];
     }
+    comm->native = comm->native && rank == comm->nranks; /* else some have no GPU, or share one */
     return comm->peers[comm->node].ngpus == comm->ngpus;
 }
 
@@ -293,11 +314,13 @@ static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c)
         return false;
     peer->proposed = true;
     peer->ngpus = c->gpu;
+    comm->native = comm->native && c->peer_gpu;
     comm->latest = c->time > comm->latest ? c->time : comm->latest;
     if (++comm->proposals < comm->nnodes - 1)
         return true;
     for (uint32_t i = 0; i < comm->nnodes; i++)
         last.gpus[i] = (uint8_t)(i == 0 ? comm->ngpus : comm->peers[i].ngpus);
+    last.gpu = comm->native;
     if (!set_ranks(comm, last.gpus))
         return false;
     last.time = comm->latest;
@@ -309,7 +332,10 @@ static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c)
 static bool heard_final_init(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
     if (peer->node != 0 || !comm->init || comm->init->final || c->time < comm->init->time || c->n != comm->nnodes ||
-        !set_ranks(comm, c->gpus))
+        c->gpu > comm->native)
+        return false;
+    comm->native = c->gpu;
+    if (!set_ranks(comm, c->gpus))
         return false;
     settle(comm->fabric, comm->init, c->time);
     return true;
@@ -387,6 +413,7 @@ bool nccl_order_heard(struct nccl_peer *peer, const struct nccl_control *c) {
         good = heard_drop(peer, c);
         break;
     default:
+        good = nccl_native_heard(peer, c);
         break;
     }
     nccl_order_run(f);
@@ -408,5 +435,5 @@ void nccl_order_drop(struct nccl_comm *comm) {
             nccl_recv_end(f, entry->recvs[i], comm->reason);
         free(entry);
     }
-    comm->init = NULL;
+    comm->init = comm->place = NULL;
 }

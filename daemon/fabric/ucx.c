@@ -267,8 +267,13 @@ static void ucx_disconnect(struct fabric *f, struct fabric_peer *peer) {
         peer->refs--;
 }
 
+/* Those of a message that it announces are counted by who carries it. */
+static size_t counted_bytes(const struct fabric_send *send) {
+    return send->carried ? 0 : ucx_send_bytes(send);
+}
+
 static void ucx_send(struct fabric *f, struct fabric_send *send) {
-    ucx_flow_begin(send);
+    ucx_flow_begin(send->flow, counted_bytes(send));
     ucx_order_push(f, &ucx_send_of(send)->link, UCX_SEND);
 }
 
@@ -304,7 +309,7 @@ static void ucx_poll(struct fabric *f) {
         zipcclResult_t result = (zipcclResult_t)link->result;
         if (link->kind == UCX_SEND) {
             struct fabric_send *send = ucx_send_from(link);
-            ucx_flow_end(f, send->flow, ucx_send_bytes(send), result == zipcclSuccess);
+            ucx_flow_end(f, send->flow, counted_bytes(send), result == zipcclSuccess);
             send->done(send, result);
         } else {
             struct fabric_recv *recv = ucx_recv_from(link);

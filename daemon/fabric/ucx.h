@@ -15,6 +15,7 @@
 #include <ucp/api/ucp.h>
 
 #include "daemon/fabric/fabric.h"
+#include "daemon/fabric/ucx_flow.h"
 #include "daemon/flow/pace.h"
 
 #define UCX_AM_MESSAGE   1u
@@ -74,6 +75,7 @@ struct fabric_flow {
     uint64_t queued, sent;
     uint32_t sends; /* that are not done */
     bool closed;
+    uint64_t rate_bits; /* as it was set last */
 };
 
 /* Two endpoints: a small message does not wait in the socket behind a large one. Where both sides connect at once, UCX
@@ -213,6 +215,11 @@ static inline size_t ucx_send_bytes(const struct fabric_send *send) {
     return bytes;
 }
 
+/* What the link, its flow's queue and its rate are charged with. */
+static inline size_t ucx_charged_bytes(const struct fabric_send *send) {
+    return send->carried ? send->carried : ucx_send_bytes(send);
+}
+
 /* ucx.c */
 uint64_t ucx_now(void);
 void ucx_wake(int fd);
@@ -262,8 +269,6 @@ struct fabric_flow *ucx_flow_open(struct fabric *f, const struct fabric_share *s
 void ucx_flow_set(struct fabric *f, struct fabric_flow *flow, const struct fabric_share *share);
 void ucx_flow_close(struct fabric *f, struct fabric_flow *flow);
 void ucx_flow_bytes(const struct fabric_flow *flow, uint64_t *queued, uint64_t *sent);
-void ucx_flow_begin(struct fabric_send *send);
-void ucx_flow_end(struct fabric *f, struct fabric_flow *flow, size_t bytes, bool success);
 void ucx_flow_free_all(struct fabric *f);
 
 /* ucx_pace.c, on the progress thread */

@@ -39,6 +39,7 @@ struct fabric_flow *ucx_flow_open(struct fabric *f, const struct fabric_share *s
     if (!flow)
         return NULL;
     flow_init(&flow->flow);
+    flow->rate_bits = share->rate_bits;
     if (!tell(f, flow, UCX_FLOW_SET, share)) {
         free(flow);
         return NULL;
@@ -48,7 +49,12 @@ struct fabric_flow *ucx_flow_open(struct fabric *f, const struct fabric_share *s
 }
 
 void ucx_flow_set(struct fabric *f, struct fabric_flow *flow, const struct fabric_share *share) {
+    flow->rate_bits = share->rate_bits;
     (void)tell(f, flow, UCX_FLOW_SET, share);
+}
+
+bool ucx_flow_has_rate(const struct fabric_flow *flow) {
+    return flow && flow->rate_bits > 0;
 }
 
 static void end_idle(struct fabric *f, struct fabric_flow *flow) {
@@ -69,14 +75,14 @@ void ucx_flow_bytes(const struct fabric_flow *flow, uint64_t *queued, uint64_t *
     *sent = flow->sent;
 }
 
-void ucx_flow_begin(struct fabric_send *send) {
-    if (!send->flow)
+void ucx_flow_begin(struct fabric_flow *flow, uint64_t bytes) {
+    if (!flow)
         return;
-    send->flow->queued += ucx_send_bytes(send);
-    send->flow->sends++;
+    flow->queued += bytes;
+    flow->sends++;
 }
 
-void ucx_flow_end(struct fabric *f, struct fabric_flow *flow, size_t bytes, bool success) {
+void ucx_flow_end(struct fabric *f, struct fabric_flow *flow, uint64_t bytes, bool success) {
     if (!flow)
         return;
     flow->queued -= bytes;

@@ -6,6 +6,10 @@
  * link although its receiver has posted nothing. So, under a rate, its header goes ahead as a question, by rendezvous:
  * the receiver takes that when it has a matching receive, and only then does the message queue. Questions overlap with
  * what is being sent; their way is given back, up to CREDIT_NS, so that an idle link loses no time by them.
+ *
+ * Where another fabric carries a message (nccl), what is sent here announces it, and is paced as the message itself: it
+ * leaves when the link would have put the message's last byte on the wire. So what has been announced need not wait for
+ * the link any more.
  */
 #include "daemon/fabric/ucx.h"
 
@@ -20,7 +24,7 @@ static struct flow *flow_of(struct fabric *f, const struct fabric_send *send) {
 
 static void queue(struct fabric *f, struct fabric_send *send) {
     struct ucx_send *s = ucx_send_of(send);
-    size_t bytes = ucx_send_bytes(send);
+    size_t bytes = ucx_charged_bytes(send);
     bool pieces = bytes > UCX_SMALL_BYTES;
     s->item.bytes = pieces ? bytes : bytes + HEADER_BYTES;
     s->item.piece = pieces ? PIECE_BYTES : 0;
@@ -71,12 +75,12 @@ void ucx_pace_send(struct fabric *f, struct fabric_send *send, uint64_t now) {
         ucx_queue_push(&send->peer->pending, &ucx_send_of(send)->link);
         return;
     }
-    if (f->pace.sched.ns_per_byte <= 0 && flow_of(f, send)->ns_per_byte <= 0) {
+    if (send->unpaced || (f->pace.sched.ns_per_byte <= 0 && flow_of(f, send)->ns_per_byte <= 0)) {
         ucx_issue(f, send);
         return;
     }
     ucx_send_of(send)->item.ready = now;
-    if (ucx_send_bytes(send) > UCX_SMALL_BYTES)
+    if (ucx_charged_bytes(send) > UCX_SMALL_BYTES)
         ask(f, send);
     else
         queue(f, send);
@@ -95,10 +99,11 @@ bool ucx_pace_run(struct fabric *f, uint64_t *due) {
         return false;
     uint64_t now = ucx_now();
     for (unsigned n = 0; n < MOST_AT_ONCE && (item = pace_take(&f->pace, now, due)); n++) {
-        if (item->piece > 0)
-            ucx_piece_issue(f, send_of(item));
-        else
-            ucx_issue(f, send_of(item));
+        struct fabric_send *send = send_of(item);
+        if (item->piece > 0 && !send->carried)
+            ucx_piece_issue(f, send);
+        else if (!flow_item_waits(item))
+            ucx_issue(f, send);
         any = true;
     }
     return any;

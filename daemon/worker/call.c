@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls: what a worker must have done before the daemon goes on. They are of registrations and streams, not of
- * operations, and take what the same calls of CUDA would take here; a worker that does not answer in time is killed.
+ * Calls: what a worker must have done before the daemon goes on, at its start and at its end; a worker that does not
+ * answer in time is killed. What clients wait for is no call, but an errand (errands.c).
  */
 #include <poll.h>
 

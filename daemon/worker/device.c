@@ -83,6 +83,7 @@ static void workers_close(struct device *d) {
     scratch_close(d);
     workers_memory_free(d);
     workers_gates_free(d);
+    workers_flows_free(d);
     if (d->host)
         device_host.close(d->host);
     while (d->texts) {
@@ -199,6 +200,7 @@ static void workers_poll(struct device *d) {
     d->looking = false;
     device_host.poll(d->host);
     job_list_done(job_queue_take(&d->done));
+    workers_errands_run(d);
     workers_gates_run(d);
 }
 
@@ -236,19 +238,6 @@ static int workers_gpu_of(const struct device *d, const void *ptr) {
 static int workers_gpu_number(const struct device *d, const uint8_t *uuid) {
     const struct worker *w = worker_of_uuid(d, uuid);
     return w ? (int)w->ordinal : -1;
-}
-
-/* Jobs share the threads of the host device; what a GPU does goes in the order of its coming. */
-static struct device_flow *workers_flow_open(struct device *d, uint32_t weight, enum flow_priority priority) {
-    return device_host.flow_open(d->host, weight, priority);
-}
-
-static void workers_flow_set(struct device *d, struct device_flow *flow, uint32_t weight, enum flow_priority priority) {
-    device_host.flow_set(d->host, flow, weight, priority);
-}
-
-static void workers_flow_close(struct device *d, struct device_flow *flow) {
-    device_host.flow_close(d->host, flow);
 }
 
 static bool workers_measure(struct device *d, uint64_t *encode_bps, uint64_t *decode_bps) {

@@ -2,7 +2,7 @@
  *
  * Jobs on their way to workers and back. A job goes to the GPU whose pool it touches, which no other worker reaches,
  * else to the one that has its result, or else its values; what touches none is the host device's. A worker has so many
- * at once; the others wait here, in the jobs themselves: nothing is allocated for a job.
+ * at once; the others wait (order.c), in the jobs themselves: nothing is allocated for a job.
  */
 #include <string.h>
 
@@ -54,13 +54,15 @@ bool workers_submit(struct device *d, struct device_job *job) {
     const char *why;
     struct worker *w = worker_of_job(d, job, &why);
     job->why = why;
-    if (!w)
+    if (!w) {
+        job->flow = workers_flow_host(job->flow);
         return device_host.submit(d->host, job);
+    }
     job->result = why ? zipcclUnhandledDeviceError : zipcclSuccess;
     job->ns = 0;
     if (why || (job->count == 0 && job->work != DEVICE_ENCODE && job->work != DEVICE_DECODE))
         return true;
-    job_queue_push(&w->waiting, job);
+    worker_order_push(w, job);
     worker_pump(w);
     return false;
 }
@@ -71,7 +73,7 @@ static void end_job(struct device *d, struct device_job *job) {
     job_queue_push(&d->done, job);
 }
 
-/* All memory that it names is made known to the worker. False: it dies. */
+/* All memory that it names is made known to the worker. False: that has to wait, or it dies. */
 static bool tell_memory(struct worker *w, const struct device_job *job) {
     const void *ptr;
     for (uint32_t i = 0; address(job, i, &ptr); i++) {
@@ -134,14 +136,17 @@ static unsigned room_for(const struct device_job *job) {
 }
 
 void worker_pump(struct worker *w) {
-    worker_gates_pump(w);
-    worker_launches_pump(w);
-    while (w->state == WORKER_UP && w->waiting.head && w->nidle > 0 &&
-           worker_ring_room(&w->channel.shared->to_worker) >= room_for(w->waiting.head)) {
-        struct device_job *job = w->waiting.head;
+    struct device_job *job;
+    const bool free = worker_errands_pump(w);
+    if (free) {
+        worker_gates_pump(w);
+        worker_launches_pump(w);
+    }
+    while (free && w->state == WORKER_UP && (job = worker_order_next(w)) &&
+           worker_ring_room(&w->channel.shared->to_worker) >= room_for(job)) {
         if (!tell_memory(w, job))
-            return; /* its jobs end with it */
-        (void)job_queue_pop(&w->waiting);
+            break;
+        worker_order_told(w);
         uint32_t slot = w->idle_slots[--w->nidle];
         w->jobs[slot] = job;
         if (!tell_job(w, job, slot))
@@ -171,6 +176,7 @@ const char *worker_job_done(struct worker *w, const struct worker_record *r) {
     job->out_dynamic = r->done.out_dynamic;
     job->ns = r->done.ns;
     job->hash = r->done.hash;
+    worker_order_ended(w, job);
     w->jobs[r->done.slot] = NULL;
     w->idle_slots[w->nidle++] = r->done.slot;
     end_job(w->device, job);
@@ -187,15 +193,17 @@ void worker_jobs_fail(struct worker *w, const char *why) {
     struct device_job *job;
     w->nidle = 0;
     for (uint32_t i = 0; i < WORKER_JOBS; i++) {
-        if (w->jobs[i])
-            fail_job(w->device, w->jobs[i], why);
+        if ((job = w->jobs[i])) {
+            worker_order_ended(w, job);
+            fail_job(w->device, job, why);
+        }
         w->jobs[i] = NULL;
         w->idle_slots[w->nidle++] = i;
     }
-    while ((job = job_queue_pop(&w->waiting)) != NULL)
+    while ((job = worker_order_drop(w)) != NULL)
         fail_job(w->device, job, why);
 }
 
 bool worker_jobs_any(const struct worker *w) {
-    return w->waiting.head || w->nidle < WORKER_JOBS;
+    return worker_order_waits(w) || w->nidle < WORKER_JOBS;
 }

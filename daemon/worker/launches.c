@@ -205,6 +205,16 @@ static const char *check_memory(const struct worker *w, const struct nccl_comman
     return NULL;
 }
 
+/* All memory that it names is made known to the worker. False: that has to wait, or it dies. */
+static bool tell_memory(struct worker *w, const struct nccl_command *command) {
+    for (uint32_t i = 0; i < command->nops; i++) {
+        struct memory *m = memory_of(w->device, (const void *)(uintptr_t)command->ops[i].address);
+        if (m && !memory_tell(w, m))
+            return false;
+    }
+    return true;
+}
+
 static bool tell(struct worker *w, const struct launch *launch) {
     const struct nccl_command *command = &launch->command;
     struct worker_record r = {.type = WORKER_LAUNCH,
@@ -215,10 +225,6 @@ static bool tell(struct worker *w, const struct launch *launch) {
                                          .rank = command->rank,
                                          .nranks = command->nranks,
                                          .unique = command->unique}};
-    for (uint32_t i = 0; i < command->nops; i++) {
-        if (!memory_tell(w, memory_of(w->device, (const void *)(uintptr_t)command->ops[i].address)))
-            return false;
-    }
     bool told = worker_push(w, &r);
     for (uint32_t i = 0; told && i < command->nops; i += WORKER_OPS_EACH) {
         uint32_t here = command->nops - i < WORKER_OPS_EACH ? command->nops - i : WORKER_OPS_EACH;
@@ -239,8 +245,10 @@ void worker_launches_pump(struct worker *w) {
     struct nccl_launcher *l = w->launcher;
     while (l && w->state == WORKER_UP && l->waiting.head &&
            worker_ring_room(&w->channel.shared->to_worker) >= room_for(&l->waiting.head->command)) {
+        const char *why = check_memory(w, &l->waiting.head->command);
+        if (!why && !tell_memory(w, &l->waiting.head->command))
+            return;
         struct launch *launch = queue_pop(&l->waiting);
-        const char *why = check_memory(w, &launch->command);
         if (why) {
             end_launch(l, launch, zipcclUnhandledDeviceError, why);
             continue;
@@ -256,6 +264,7 @@ static bool launches_ask(struct nccl_launcher *l, const struct nccl_command *com
     struct worker *w = l->worker;
     const bool ends = command->what == NCCL_ABORT || command->what == NCCL_LEAVE;
     const bool known = *find_comm(l, command->comm) != NULL;
+    const bool launches = command->what == NCCL_LAUNCH || command->what == NCCL_COLLECTIVE;
     struct launch *launch = take(l);
     if (!launch)
         return false;
@@ -266,9 +275,9 @@ static bool launches_ask(struct nccl_launcher *l, const struct nccl_command *com
     }
     if (ends)
         remove_comm(l, command->comm);
-    if (!known && (ends || command->what == NCCL_REVOKE || command->what == NCCL_LAUNCH)) {
+    if (!known && (ends || command->what == NCCL_REVOKE || launches)) {
         /* It went with its worker. */
-        answer(l, launch, command->what == NCCL_LAUNCH ? zipcclAborted : zipcclSuccess, NULL);
+        answer(l, launch, launches ? zipcclAborted : zipcclSuccess, NULL);
         return true;
     }
     if (w->state == WORKER_DOWN && w->retry_ns > workers_now_ns() + WORKER_AWAIT_NS) {

@@ -104,7 +104,8 @@ static void grow(struct worker *w, size_t block) {
                  w->ordinal, w->name, (size_t)(w->device->config.gpu_pool_bytes >> 20));
         return;
     }
-    if (w->state != WORKER_UP || workers_now_ns() < p->retry_ns || worker_ring_room(&w->channel.shared->to_worker) == 0)
+    if (w->state != WORKER_UP || w->errands.head || workers_now_ns() < p->retry_ns ||
+        worker_ring_room(&w->channel.shared->to_worker) == 0)
         return; /* the next one that misses it asks */
     struct slab *slab = slab_new(w, bytes);
     if (!slab)

@@ -96,7 +96,7 @@ static void unmap(struct process *p, const struct worker_record *r) {
         process_broken("the end of memory that is not known");
     ranges_remove(&p->ranges, range);
     if (m->result == zipcclSuccess)
-        p->ops->release(p->device, &m->memory);
+        (void)p->ops->release(p->device, &m->memory, NULL);
     free(m);
     process_reply(p, r->call, zipcclSuccess, NULL, NULL);
 }
@@ -125,7 +125,7 @@ static void stream_events(struct process *p, const struct worker_record *r) {
         process_broken("more streams than there is memory for");
     const char *why = "";
     zipcclResult_t result =
-        p->ops->stream_open(p->device, p->opening.uuid, p->opening.handles, p->opening.nevents, &s->stream, &why);
+        p->ops->stream_open(p->device, p->opening.uuid, p->opening.handles, p->opening.nevents, NULL, &s->stream, &why);
     free(p->opening.handles);
     p->opening.handles = NULL;
     s->number = p->opening.number;
@@ -144,7 +144,7 @@ static void stream_close(struct process *p, const struct worker_record *r) {
         if (s->number != r->stream.number)
             continue;
         *at = s->next;
-        p->ops->stream_close(s->stream);
+        (void)p->ops->stream_close(s->stream, NULL);
         free(s);
         break;
     }
@@ -332,7 +332,7 @@ int worker_run(int fd) {
     while (p->streams) {
         struct process_stream *s = p->streams;
         p->streams = s->next;
-        p->ops->stream_close(s->stream);
+        (void)p->ops->stream_close(s->stream, NULL);
         free(s);
     }
     p->ops->close(p->device);

@@ -83,6 +83,7 @@ void process_launch(struct process *p, const struct worker_record *r) {
     struct nccl_command *c = &p->launches.command;
     if (p->launches.filling || r->launch.number == WORKER_UNASKED || r->launch.nops > NCCL_MAX_OPS ||
         r->launch.what >= NCCL_FAILED || (r->launch.what == NCCL_COPY && r->launch.nops != 2) ||
+        (r->launch.what == NCCL_COLLECTIVE && r->launch.nops > 2) ||
         (r->launch.what == NCCL_ENROLL && r->launch.nops != 1))
         process_broken("a launch");
     c->comm = r->launch.comm;

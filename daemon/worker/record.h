@@ -14,7 +14,10 @@
 
 #define WORKER_RECORD_BYTES 320u
 #define WORKER_TEXT_BYTES   224u
-#define WORKER_JOBS         256u /* that a worker has at once; more wait in the daemon */
+#define WORKER_KINDS        3u  /* of jobs: encode, copy, decode and reduce */
+#define WORKER_BULK         16u /* large jobs of a kind that a worker has at once; more wait in the daemon */
+#define WORKER_SMALL        64u /* likewise small ones */
+#define WORKER_JOBS         (WORKER_KINDS * (WORKER_BULK + WORKER_SMALL))
 #define WORKER_INPUTS_EACH  4u
 #define WORKER_MAX_INPUTS   65536u /* of a reduction */
 #define WORKER_EVENTS_EACH  4u
@@ -105,7 +108,10 @@ struct worker_record {
         struct {
             uint64_t comm;
             uint32_t number, what, nops, rank, nranks;
-            struct nccl_unique unique;
+            union {
+                struct nccl_unique unique;
+                struct nccl_call call;
+            };
         } launch;
         struct nccl_op ops[WORKER_OPS_EACH];
         struct {

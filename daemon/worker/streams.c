@@ -78,41 +78,55 @@ static void open_gate(struct device *d, struct gate *g, zipcclResult_t result, c
     queue_push(&d->opened, g);
 }
 
+static void opened(struct errand *e) {
+    struct device_stream *s = e->subject;
+    e->owned = e->result != zipcclSuccess;
+    s->generation = e->generation;
+    device_calls_end(e->calls, e->result, e->why);
+}
+
+static struct errand *ask_to_open(const struct device_stream *s, const uint8_t *uuid, const uint8_t *events) {
+    const unsigned n = (s->n + WORKER_EVENTS_EACH - 1) / WORKER_EVENTS_EACH;
+    struct errand *e = errand_new(1 + n);
+    if (!e)
+        return NULL;
+    e->records[0] =
+        (struct worker_record){.type = WORKER_STREAM_OPEN, .stream = {.number = s->number, .nevents = s->n}};
+    memcpy(e->records[0].stream.uuid, uuid, sizeof(e->records[0].stream.uuid));
+    for (unsigned i = 0; i < s->n; i += WORKER_EVENTS_EACH) {
+        unsigned here = s->n - i < WORKER_EVENTS_EACH ? s->n - i : WORKER_EVENTS_EACH;
+        struct worker_record *r = &e->records[1 + i / WORKER_EVENTS_EACH];
+        r->type = WORKER_EVENTS;
+        memcpy(r->events, events + (size_t)i * DEVICE_IPC_BYTES, (size_t)here * DEVICE_IPC_BYTES);
+    }
+    return e;
+}
+
 zipcclResult_t workers_stream_open(struct device *d, const uint8_t *uuid, const uint8_t *events, unsigned n,
-                                   struct device_stream **stream, const char **why) {
+                                   struct device_call *call, struct device_stream **stream, const char **why) {
     struct worker *w = worker_of_uuid(d, uuid);
     *stream = NULL;
     *why = unknown_gpu;
     if (!w || n == 0 || n > WORKER_MAX_EVENTS)
         return zipcclInvalidArgument;
-    if (!worker_await(w, why))
-        return zipcclUnhandledDeviceError;
     struct device_stream *s = calloc(1, sizeof(*s));
+    struct errand *e = NULL;
+    if (s) {
+        *s = (struct device_stream){.worker = w, .number = ++d->streams, .n = n};
+        e = ask_to_open(s, uuid, events);
+    }
     *why = "no memory";
-    if (!s)
-        return zipcclOutOfMemory;
-    *s = (struct device_stream){.worker = w, .generation = w->generation, .number = ++d->streams, .n = n};
-    struct worker_record r = {.type = WORKER_STREAM_OPEN, .stream = {.number = s->number, .nevents = n}};
-    memcpy(r.stream.uuid, uuid, sizeof(r.stream.uuid));
-    bool told = worker_push(w, &r);
-    for (unsigned i = 0; i < n; i += WORKER_EVENTS_EACH) {
-        unsigned here = n - i < WORKER_EVENTS_EACH ? n - i : WORKER_EVENTS_EACH;
-        r = (struct worker_record){.type = WORKER_EVENTS};
-        memcpy(r.events, events + (size_t)i * DEVICE_IPC_BYTES, (size_t)here * DEVICE_IPC_BYTES);
-        if (i + here < n)
-            told = told && worker_push(w, &r);
-    }
-    zipcclResult_t result = zipcclUnhandledDeviceError;
-    if (told)
-        result = worker_call(w, &r, d->timeout_ns, why);
-    else
-        *why = worker_end(w);
-    if (result != zipcclSuccess) {
+    if (!e) {
         free(s);
-        return result;
+        return zipcclOutOfMemory;
     }
-    *stream = s;
-    return zipcclSuccess;
+    call->next = NULL;
+    e->calls = call;
+    e->asks = e->waits = e->owned = true;
+    e->done = opened;
+    e->subject = *stream = s;
+    worker_errand(w, e);
+    return zipcclInProgress;
 }
 
 zipcclResult_t workers_stream_gate(struct device_stream *s, unsigned i, const struct device_gate *gate) {
@@ -195,21 +209,40 @@ void workers_gates_run(struct device *d) {
     }
 }
 
-void workers_stream_close(struct device_stream *s) {
+static void closed(struct errand *e) {
+    device_calls_end(e->calls, zipcclSuccess, NULL); /* a worker that died of it has closed it too */
+}
+
+bool workers_stream_close(struct device_stream *s, struct device_call *call) {
     struct worker *w = s->worker;
     struct device *d = w->device;
-    const char *why;
     queue_forget(&w->gates, s);
     queue_forget(&d->opened, s);
     for (uint32_t i = 0; i < d->ngates; i++) {
         if (d->gates[i]->stream == s)
             gate_free(d, d->gates[i]);
     }
+    if (s->generation != w->generation || w->state != WORKER_UP) {
+        free(s);
+        return true;
+    }
     /* Its client may destroy the events next: nobody looks at them then. */
-    struct worker_record r = {.type = WORKER_STREAM_CLOSE, .stream = {.number = s->number}};
-    if (s->generation == w->generation && w->state == WORKER_UP)
-        (void)worker_call(w, &r, d->timeout_ns, &why);
-    free(s);
+    struct errand *e = errand_new(1);
+    if (!e) {
+        worker_kill(w, "GPU %u (%s): no memory to tell its worker (pid %d) of a stream that ends", w->ordinal, w->name,
+                    (int)w->pid);
+        free(s);
+        return true;
+    }
+    e->records[0] = (struct worker_record){.type = WORKER_STREAM_CLOSE, .stream = {.number = s->number}};
+    e->asks = e->owned = true;
+    e->done = closed;
+    e->subject = s;
+    if (call)
+        call->next = NULL;
+    e->calls = call;
+    worker_errand(w, e);
+    return call == NULL;
 }
 
 void workers_gates_free(struct device *d) {

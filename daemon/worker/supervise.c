@@ -46,7 +46,7 @@ struct worker *worker_of_uuid(const struct device *d, const uint8_t *uuid) {
 
 void worker_init(struct worker *w, struct device *d, unsigned ordinal) {
     *w = (struct worker){.device = d, .ordinal = ordinal};
-    job_queue_init(&w->waiting);
+    worker_order_init(&w->order);
     while (w->nidle < WORKER_JOBS) {
         w->idle_slots[w->nidle] = w->nidle;
         w->nidle++;
@@ -217,7 +217,7 @@ static void heard(struct worker *w, const struct worker_record *r) {
         w->reply.reply.text[WORKER_TEXT_BYTES - 1] = '\0';
         if (r->reply.result >= zipcclNumResults)
             wrong = "a result that there is not";
-        else
+        else if (!worker_errand_answered(w, &w->reply))
             w->answered = r->call;
         break;
     case WORKER_GPU:
@@ -279,6 +279,7 @@ static void reaped(struct worker *w, int status) {
     uint64_t wait = SOON_NS << (w->failed_starts < 10 ? w->failed_starts : 10);
     w->retry_ns = workers_now_ns() + (wait < LATE_NS ? wait : LATE_NS);
     worker_channel_reset(&w->channel);
+    worker_errands_fail(w, w->why);
     worker_gates_fail(w, w->why);
     worker_jobs_fail(w, w->why);
     worker_launches_fail(w, w->why);
@@ -327,7 +328,7 @@ static bool hangs(struct worker *w, uint64_t now) {
 }
 
 static bool has_work(const struct worker *w) {
-    return worker_jobs_any(w) || worker_gates_any(w) || worker_launches_any(w) ||
+    return worker_errands_any(w) || worker_jobs_any(w) || worker_gates_any(w) || worker_launches_any(w) ||
            !worker_ring_empty(&w->channel.shared->to_worker) ||
            heartbeat_busy(heartbeat_read(&w->channel.shared->beats[0]));
 }
@@ -362,6 +363,7 @@ static void tick(struct worker *w, uint64_t now) {
         worker_pump(w);
         break;
     }
+    worker_errands_tick(w, now);
 }
 
 void workers_tick(struct device *d) {
@@ -446,6 +448,7 @@ void worker_close(struct worker *w, uint64_t end) {
         (void)waitpid(w->pid, &(int){0}, 0);
     w->state = WORKER_DOWN;
     worker_launches_free(w);
+    worker_errands_free(w);
     pool_close(w);
     worker_channel_close(&w->channel);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the daemon's side of the workers: the device (device.c), jobs (jobs.c), streams (streams.c), memory
- * (memory.c), scratch (scratch.c), pools in memory of GPUs (pool.c), launching sides of NCCL (launches.c), lives of
- * workers (supervise.c), calls (call.c). All of it is on the loop thread.
+ * Inside the daemon's side of the workers: the device (device.c), jobs (jobs.c), their order (order.c), streams
+ * (streams.c), memory (memory.c), scratch (scratch.c), pools in memory of GPUs (pool.c), launching sides of NCCL
+ * (launches.c), lives of workers (supervise.c), errands (errands.c), calls (call.c). All of it is on the loop thread.
  *
  * A worker that is lost is killed, and reaped, before its jobs end: until then the GPU may still write to their memory.
  */
@@ -36,6 +36,38 @@ struct gate {
 
 struct gate_queue {
     struct gate *head, **tail;
+};
+
+/* What was not told to a worker yet; order.c. */
+struct worker_order {
+    struct flow_sched kinds[WORKER_KINDS];
+    struct flow fallback[WORKER_KINDS];      /* of jobs that name none */
+    unsigned told[WORKER_KINDS][FLOW_LANES]; /* that it has */
+    struct device_job *next;                 /* whose turn it is: its records had no room yet; or NULL */
+};
+
+/* What a worker is told, or asked, of memory and streams. */
+struct errand {
+    struct errand *next;
+    void (*done)(struct errand *errand); /* from poll; the errand is freed after it. May be NULL */
+    void *subject;
+    struct device_call *calls; /* who waits for it */
+    uint64_t since_ns;         /* waits; asked: since it was told */
+    bool asks;                 /* it ends with the worker's answer, else when it is told */
+    bool waits;                /* for a worker that is not up yet; else it ends where there is none */
+    bool owned;                /* the subject is freed with it */
+    uint32_t number;           /* of the call, once there is one */
+    uint32_t generation;       /* of the worker that was told */
+    int fd;                    /* that goes ahead, its subject's; -1: none */
+    bool fd_told;
+    zipcclResult_t result; /* when done */
+    const char *why;
+    unsigned nrecords, told;
+    struct worker_record records[];
+};
+
+struct errand_queue {
+    struct errand *head, **tail;
 };
 
 /* A piece of a GPU's memory that is the daemon's; pool.c. */
@@ -76,12 +108,13 @@ struct worker {
     char cause[WORKER_TEXT_BYTES]; /* why this process ends, where that is known */
     const char *why;               /* why the last one ended; NULL: none has */
 
-    struct job_queue waiting; /* not told yet */
+    struct worker_order order;
     struct device_job *jobs[WORKER_JOBS];
     uint32_t idle_slots[WORKER_JOBS], nidle;
     struct gate_queue gates; /* not told yet */
 
-    uint32_t calls, answered; /* numbers of the last call, and of the last reply */
+    struct errand_queue errands, asked; /* not told yet; told, and not answered */
+    uint32_t calls, answered;           /* numbers of the last call, and of the last reply to one of call.c */
     struct worker_record reply;
 
     struct nccl_launcher *launcher; /* NULL: the fabric has none */
@@ -107,6 +140,9 @@ struct memory {
     uint8_t handle[DEVICE_IPC_BYTES];
     uint32_t known[WORKER_MAX]; /* generation of each worker that has it */
     unsigned refs;
+    struct errand *opening; /* its GPU's worker is asked for it */
+    unsigned closing;       /* workers that are to answer that it is closed there */
+    struct device_call *leaving;
 };
 
 /* One memfd, of which blocks are cut; what is kept of a block lies outside, where no GPU writes. */
@@ -145,13 +181,15 @@ struct device {
     struct worker workers[WORKER_MAX];
     struct ranges ranges;
     struct memory *memories; /* of clients */
+    struct device_flow *flows;
     struct scratch scratch;
     struct job_queue done; /* for poll */
     struct gate_queue opened;
     struct gate **gates; /* by index */
     uint32_t ngates, gates_capacity;
     struct gate *spare_gates;
-    uint64_t streams; /* numbers given */
+    uint64_t streams;          /* numbers given */
+    struct errand_queue ended; /* for poll */
     struct text *texts;
     unsigned ntexts;
 };
@@ -168,11 +206,26 @@ const char *worker_job_done(struct worker *w, const struct worker_record *record
 void worker_jobs_fail(struct worker *w, const char *why);
 bool worker_jobs_any(const struct worker *w);
 
+/* order.c */
+void worker_order_init(struct worker_order *o);
+void worker_order_push(struct worker *w, struct device_job *job);
+/* Whose turn it is, the same until it was told; NULL: nobody waits, or the worker has enough. */
+struct device_job *worker_order_next(struct worker *w);
+void worker_order_told(struct worker *w);
+void worker_order_ended(struct worker *w, const struct device_job *job); /* one that was told */
+struct device_job *worker_order_drop(struct worker *w);                  /* any that waits, which goes; NULL: none */
+bool worker_order_waits(const struct worker *w);
+struct device_flow *workers_flow_open(struct device *d, uint32_t weight, enum flow_priority priority);
+void workers_flow_set(struct device *d, struct device_flow *flow, uint32_t weight, enum flow_priority priority);
+void workers_flow_close(struct device *d, struct device_flow *flow);
+struct device_flow *workers_flow_host(const struct device_flow *flow); /* as the host device knows it */
+void workers_flows_free(struct device *d);
+
 /* streams.c */
 zipcclResult_t workers_stream_open(struct device *d, const uint8_t *uuid, const uint8_t *events, unsigned n,
-                                   struct device_stream **stream, const char **why);
+                                   struct device_call *call, struct device_stream **stream, const char **why);
 zipcclResult_t workers_stream_gate(struct device_stream *stream, unsigned i, const struct device_gate *gate);
-void workers_stream_close(struct device_stream *stream);
+bool workers_stream_close(struct device_stream *stream, struct device_call *call);
 void worker_gates_pump(struct worker *w);
 void worker_gate_opened(struct worker *w, const struct worker_record *record);
 bool worker_gates_any(const struct worker *w);
@@ -183,11 +236,11 @@ void workers_gates_free(struct device *d);
 /* memory.c */
 zipcclResult_t workers_import(struct device *d, const struct device_import *import, struct device_memory *out,
                               const char **why);
-void workers_release(struct device *d, struct device_memory *memory);
+bool workers_release(struct device *d, struct device_memory *memory, struct device_call *call);
 struct memory *memory_of(const struct device *d, const void *ptr);
-/* Tells the worker of it where it does not know; false: it dies. */
+/* Tells the worker of it where it does not know; false: it dies, or has no room for a descriptor now. */
 bool memory_tell(struct worker *w, struct memory *m);
-/* All workers that know it forget it. */
+/* All workers that know it forget it: told so before they are told of other memory at its addresses. */
 void memory_untell(struct device *d, struct memory *m);
 /* Why it cannot be used any more; NULL: it can. */
 const char *memory_dead(const struct memory *m);
@@ -243,6 +296,20 @@ void worker_dismiss(struct worker *w);
 void worker_close(struct worker *w, uint64_t end_ns);
 /* One that dies is waited for, for a moment: why it did, for a call that it did not answer. */
 const char *worker_end(struct worker *w);
+
+/* errands.c */
+struct errand *errand_new(unsigned nrecords); /* zeroed; NULL: no memory */
+void worker_errand(struct worker *w, struct errand *errand);
+bool worker_errands_pump(struct worker *w); /* false: some wait, so nothing else may be told */
+/* False: it answers none. */
+bool worker_errand_answered(struct worker *w, const struct worker_record *record);
+bool worker_errands_any(const struct worker *w);
+void worker_errands_fail(struct worker *w, const char *why);
+void worker_errands_tick(struct worker *w, uint64_t now_ns);
+void workers_errands_run(struct device *d);
+void worker_errands_free(struct worker *w);
+/* All in the list. */
+void device_calls_end(struct device_call *calls, zipcclResult_t result, const char *why);
 
 /* call.c */
 /* Reads what it says, and sleeps for at most so long where that is nothing. */

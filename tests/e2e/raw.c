@@ -190,6 +190,24 @@ uint64_t raw_comm(int fd, const zipcclUniqueId *id, uint32_t nranks, uint32_t ra
     return comm;
 }
 
+uint64_t raw_comm_of_two(int fd, int other) {
+    zipcclUniqueId id = raw_unique_id(fd);
+    struct raw_frame f;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        Zipccl__CommInit init = ZIPCCL__COMM_INIT__INIT;
+        init.unique_id = (ProtobufCBinaryData){sizeof(id), (uint8_t *)&id};
+        init.nranks = 2;
+        init.rank = rank;
+        E2E_CHECK(raw_message(rank ? other : fd, WIRE_COMM_INIT, 3, &init.base, NULL, 0), "send");
+    }
+    raw_expect(fd, &f, WIRE_COMM_INIT_REPLY);
+    Zipccl__CommInitReply *reply = zipccl__comm_init_reply__unpack(NULL, f.header.length, f.payload);
+    E2E_CHECK(reply, "reply");
+    uint64_t comm = reply->comm;
+    zipccl__comm_init_reply__free_unpacked(reply, NULL);
+    return comm;
+}
+
 int raw_memfd(uint64_t bytes, bool sealed) {
     int fd = memfd_create("zipccl-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     E2E_CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0, "%s", strerror(errno));

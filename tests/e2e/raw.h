@@ -34,6 +34,8 @@ void raw_expect_closed(int fd);
 int raw_session(const char *socket_path, const char *job);
 zipcclUniqueId raw_unique_id(int fd);
 uint64_t raw_comm(int fd, const zipcclUniqueId *id, uint32_t nranks, uint32_t rank);
+/* A communicator of two, rank 0 at fd, as that one knows it; the other's reply is left to be read. */
+uint64_t raw_comm_of_two(int fd, int other);
 /* A sealed memfd of this size, or one without seals. */
 int raw_memfd(uint64_t bytes, bool sealed);
 /* Registers; the reply is left to be read. */

@@ -375,12 +375,67 @@ static void case_bad_counts(struct e2e *e) {
 }
 E2E_CASE(bad_counts, 40)
 
+/* What rank 0 of two gives and takes, in parts of the count. A byte less than that is refused, on either side. */
+static const struct {
+    zipcclOp_t op;
+    uint32_t root; /* or the peer */
+    unsigned parts[2];
+} needs[] = {
+    {zipcclOpAllGather, 0, {1, 2}},     {zipcclOpBroadcast, 0, {1, 1}}, {zipcclOpBroadcast, 1, {0, 1}},
+    {zipcclOpReduceScatter, 0, {2, 1}}, {zipcclOpAllReduce, 0, {1, 1}}, {zipcclOpReduce, 0, {1, 1}},
+    {zipcclOpReduce, 1, {1, 0}},        {zipcclOpAllToAll, 0, {2, 2}},  {zipcclOpGather, 0, {1, 2}},
+    {zipcclOpGather, 1, {1, 0}},        {zipcclOpScatter, 0, {2, 1}},   {zipcclOpScatter, 1, {0, 1}},
+    {zipcclOpSend, 1, {1, 0}},          {zipcclOpRecv, 1, {0, 1}},
+};
+
+static void case_short_buffers(struct e2e *e) {
+    enum { VALUES = 256, PART = 2 * VALUES };
+    e2e_daemons(e, 1);
+    const char *socket = e->daemons[0].socket;
+    int fd = raw_session(socket, "requests"), other = raw_session(socket, "requests");
+    struct wire_request good = {.seq = 1,
+                                .count = VALUES,
+                                .dtype = zipcclBfloat16,
+                                .codec = zipcclCodecAuto,
+                                .comm = raw_comm_of_two(fd, other)};
+    good.send_buffer = raw_buffer(fd, 2 * PART);
+    good.recv_buffer = raw_buffer(fd, 2 * PART);
+    for (unsigned i = 0; i < 2 * sizeof(needs) / sizeof(needs[0]); i++) {
+        const unsigned side = i % 2, parts = needs[i / 2].parts[side];
+        struct wire_request r = good;
+        struct raw_frame f;
+        struct wire_completion c;
+        char what[64], text[512];
+        if (parts == 0)
+            continue;
+        r.op = needs[i / 2].op;
+        r.root = needs[i / 2].root;
+        r.arm =
+            r.op == zipcclOpReduceScatter || r.op == zipcclOpAllReduce || r.op == zipcclOpReduce ? zipcclArmAuto : 0;
+        *(side ? &r.recv_offset : &r.send_offset) = 2 * PART - parts * PART + 1;
+        snprintf(what, sizeof(what), "operation %u, %s buffer", (unsigned)r.op, side ? "receive" : "send");
+        E2E_CHECK(raw_send(fd, WIRE_REQUEST, 5, &r, sizeof(r), NULL, 0), "%s", what);
+        E2E_CHECK(raw_next(fd, &f, 10) == 1 && f.header.type == WIRE_COMPLETION, "%s: no answer", what);
+        memcpy(&c, f.payload, sizeof(c));
+        snprintf(text, sizeof(text), "%.*s", (int)(f.header.length - sizeof(c)), (const char *)f.payload + sizeof(c));
+        E2E_CHECK(c.result == zipcclInvalidArgument && e2e_mentions(text, "outside") &&
+                      e2e_mentions(text, side ? "receive buffer" : "send buffer"),
+                  "%s: %s: %s", what, e2e_result_name((int)c.result), text);
+    }
+    close(fd);
+    close(other);
+    raw_nothing_left(e);
+    e2e_alive(e);
+}
+E2E_CASE(short_buffers, 40)
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rank_is_killed),     cmocka_unit_test(test_daemon_is_killed),
         cmocka_unit_test(test_rank_aborts),        cmocka_unit_test(test_destroy_waits),
         cmocka_unit_test(test_drain_of_exchanges), cmocka_unit_test(test_endless_groups),
         cmocka_unit_test(test_refused_in_a_group), cmocka_unit_test(test_bad_counts),
+        cmocka_unit_test(test_short_buffers),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

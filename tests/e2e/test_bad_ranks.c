@@ -237,6 +237,24 @@ static void forged_rank(struct e2e_rank *r) {
     e2e_report(r, rc, NULL, start);
 }
 
+/* Rank 1 knows the key alone, not the nonce, and comes before or after rank 0. */
+static int g_late;
+
+static void guessed_rank(struct e2e_rank *r) {
+    zipcclComm_t comm = NULL;
+    zipcclUniqueId id = e2e_id(r);
+    struct wire_unique_id wire;
+    memcpy(&wire, &id, sizeof wire);
+    wire.nonce ^= r->rank == 1;
+    memcpy(&id, &wire, sizeof wire);
+    if (r->rank == g_late)
+        e2e_sleep(0.3);
+    double start = e2e_now();
+    zipcclResult_t rc = zipcclCommInitRank(&comm, 2, id, r->rank);
+    e2e_report(r, rc, NULL, start);
+    E2E_CHECK(r->rank == 0 || rc == zipcclInvalidArgument, "%s", e2e_result_name((int)rc));
+}
+
 static void join_conflict(struct e2e *e, const char *layout, e2e_rank_fn fn, const char *what) {
     struct e2e_group g;
     int refused = 0;
@@ -262,6 +280,8 @@ static void case_join_conflicts(struct e2e *e) {
     join_conflict(e, "00", sizes_rank, "2|3");
     join_conflict(e, "01", sizes_rank, "2|3");
     join_conflict(e, "00", forged_rank, "unique id");
+    for (g_late = 0; g_late < 2; g_late++)
+        join_conflict(e, g_late ? "00" : "01", guessed_rank, "unique id");
     e2e_alive(e);
 }
 E2E_CASE(join_conflicts, 60)

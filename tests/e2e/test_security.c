@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who may talk to a daemon as a daemon: keys that fit and do not, impostors, secrets in logs; and what the daemon
- * itself may do once it has dropped root.
+ * Who may talk to a daemon as a daemon: keys that fit and do not, impostors, secrets in logs; what the daemon
+ * itself may do once it has dropped root; and what trainers of other users may not.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include "collect.h"
 #include "impostor.h"
 #include "peer.pb-c.h"
+#include "raw.h"
 
 #define KEY_A "a3f19c5e770b42d8961ed4085bc27fa3a3f19c5e770b42d8961ed4085bc27f01"
 #define KEY_B "5be0cd19137e2179a54ff53a3c6ef372510e527f9b05688c1f83d9abfb41bd6b"
@@ -393,11 +395,116 @@ static void case_drops_root(struct e2e *e) {
 }
 E2E_CASE(drops_root, 60)
 
+/* ---- other users ---- */
+
+struct foreign {
+    zipcclUniqueId id;
+    uint64_t comm, buffer;
+    char job[32];
+    zipcclUniqueId only_there; /* of a job that node 0 alone knows */
+    bool elsewhere;            /* this rank is not on node 0 */
+};
+
+static void become_nobody(void) {
+    E2E_CHECK(setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0, "%s", strerror(errno));
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+static void join_by(int fd, const zipcclUniqueId *id) {
+    Zipccl__CommInit init = ZIPCCL__COMM_INIT__INIT;
+    init.unique_id = (ProtobufCBinaryData){sizeof(*id), (uint8_t *)(uintptr_t)id};
+    init.nranks = 2;
+    init.rank = 1;
+    E2E_CHECK(raw_message(fd, WIRE_COMM_INIT, 9, &init.base, NULL, 0), "send");
+}
+
+static void foreign_rank(struct e2e_rank *r) {
+    const struct foreign *f = r->args;
+    zipcclComm_t comm = NULL;
+    zipcclUniqueId id;
+    become_nobody();
+    /* Its job, by name. */
+    setenv("ZIPCCL_JOB_ID", f->job, 1);
+    zipcclResult_t rc = zipcclGetUniqueId(&id);
+    E2E_CHECK(rc == zipcclPermissionDenied && e2e_mentions(zipcclGetLastError(NULL), f->job), "%s: %s",
+              e2e_result_name((int)rc), zipcclGetLastError(NULL));
+    /* Its communicator, by a stolen id, from a job of our own. */
+    setenv("ZIPCCL_JOB_ID", "mine", 1);
+    double start = e2e_now();
+    rc = zipcclCommInitRank(&comm, 2, f->id, 1);
+    e2e_report(r, rc, NULL, start);
+    E2E_CHECK(rc == zipcclPermissionDenied, "%s: %s", e2e_result_name((int)rc), zipcclGetLastError(NULL));
+    /* Its handles. */
+    int fd = raw_session(r->socket, "mine");
+    Zipccl__CommRef ref = ZIPCCL__COMM_REF__INIT;
+    ref.comm = f->comm;
+    raw_message(fd, WIRE_COMM_ABORT, 2, &ref.base, NULL, 0);
+    raw_expect_error(fd, -1, "communicator|comm");
+    raw_message(fd, WIRE_COMM_DESTROY, 3, &ref.base, NULL, 0);
+    raw_expect_error(fd, -1, "communicator|comm");
+    Zipccl__BufferRef buffer = ZIPCCL__BUFFER_REF__INIT;
+    buffer.buffer = f->buffer;
+    raw_message(fd, WIRE_BUFFER_RELEASE, 4, &buffer.base, NULL, 0);
+    raw_expect_error(fd, -1, "buffer");
+    close(fd);
+    /* Its job's name, where nobody has it. */
+    if (f->elsewhere) {
+        fd = raw_session(r->socket, "there");
+        join_by(fd, &f->only_there);
+        raw_expect_error(fd, zipcclPermissionDenied, "user");
+        close(fd);
+    }
+}
+
+static void case_other_user(struct e2e *e) {
+    if (geteuid() != 0)
+        e2e_skip("needs root, to become another user");
+    struct raw_frame frame;
+    struct foreign f = {.job = "victim"};
+    e2e_set(e, "socket_mode=0666");
+    e2e_set(e, "join_timeout=4s");
+    e2e_daemons(e, 2);
+    int fd = raw_session(e->daemons[0].socket, f.job), other = raw_session(e->daemons[1].socket, f.job);
+    zipcclUniqueId own = raw_unique_id(fd);
+    f.comm = raw_comm(fd, &own, 1, 0);
+    f.buffer = raw_buffer(fd, 8192);
+    f.id = raw_unique_id(fd);
+    Zipccl__CommInit init = ZIPCCL__COMM_INIT__INIT;
+    init.unique_id = (ProtobufCBinaryData){sizeof(f.id), (uint8_t *)&f.id};
+    init.nranks = 2;
+    E2E_CHECK(raw_message(fd, WIRE_COMM_INIT, 8, &init.base, NULL, 0), "send");
+    e2e_ranks(e, "0", foreign_rank, &f, 10);
+    int there = raw_session(e->daemons[0].socket, "there");
+    f.only_there = raw_unique_id(there);
+    f.elsewhere = true;
+    e2e_ranks(e, "1", foreign_rank, &f, 10);
+    close(there);
+    /* Not even the owner, from another job. */
+    for (unsigned node = 0; node < 2; node++) {
+        int own_other = raw_session(e->daemons[node].socket, "another");
+        join_by(own_other, &f.id);
+        raw_expect_error(own_other, zipcclPermissionDenied, "job");
+        close(own_other);
+    }
+    /* The owner's rank still waits, or was told that the other never came. */
+    int rc = raw_next(fd, &frame, 10);
+    E2E_CHECK(rc == 1 && frame.header.type == WIRE_ERROR, "the owner's join ended with %d, type %u", rc,
+              frame.header.type);
+    /* The owner's other communicator works. */
+    struct wire_request r = {.comm = f.comm, .seq = 1, .op = zipcclOpBarrier, .codec = zipcclCodecAuto};
+    E2E_CHECK(raw_send(fd, WIRE_REQUEST, 5, &r, sizeof(r), NULL, 0), "send");
+    raw_expect(fd, &frame, WIRE_COMPLETION);
+    close(fd);
+    close(other);
+    e2e_alive(e);
+}
+E2E_CASE(other_user, 60)
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),       cmocka_unit_test(test_secrets_stay), cmocka_unit_test(test_impostors),
-        cmocka_unit_test(test_slow_peer),  cmocka_unit_test(test_no_key),       cmocka_unit_test(test_interface),
-        cmocka_unit_test(test_drops_root),
+        cmocka_unit_test(test_other_user), cmocka_unit_test(test_keys),       cmocka_unit_test(test_secrets_stay),
+        cmocka_unit_test(test_impostors),  cmocka_unit_test(test_slow_peer),  cmocka_unit_test(test_no_key),
+        cmocka_unit_test(test_interface),  cmocka_unit_test(test_drops_root),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -55,6 +55,22 @@ static bool is_in_parts(const struct op *op) {
     return op->call.function == ALL_GATHER || op->call.function == ALL_TO_ALL || op->call.function == GATHER;
 }
 
+static void reduce_parts(const struct ncclComm *comm, const struct op *op, const uint8_t *const *inputs) {
+    int n = comm->nranks, last = op->call.function == REDUCE ? (int)op->call.root : comm->rank;
+    size_t count = op->call.count, part = (count + (size_t)n - 1) / (size_t)n;
+    ncclDataType_t dtype = (ncclDataType_t)op->call.dtype;
+    uint8_t *recv = standin_view(op->recv);
+    if (op->call.function != ALL_REDUCE) {
+        reduce(recv, inputs, n, (last + 1) % n, 0, count, dtype, (ncclRedOp_t)op->call.op);
+        return;
+    }
+    for (int p = 0; p < n; p++) {
+        size_t from = part * (size_t)p < count ? part * (size_t)p : count,
+               to = count - from < part ? count : from + part;
+        reduce(recv, inputs, n, (p + 1) % n, from, to, dtype, (ncclRedOp_t)op->call.op);
+    }
+}
+
 /* All that comes goes to scratch first: results may lie where values are still sent from. */
 static bool run_collective(struct ncclComm *comm, const struct op *op) {
     size_t n = op->call.count * dtype_bytes((ncclDataType_t)op->call.dtype), ranks = (size_t)comm->nranks;
@@ -81,7 +97,7 @@ static bool run_collective(struct ncclComm *comm, const struct op *op) {
     }
     good = good && exchange(comm, transfers, used);
     if (good && any && is_reduction(op))
-        reduce(recv, inputs, comm->nranks, op->call.count, (ncclDataType_t)op->call.dtype, (ncclRedOp_t)op->call.op);
+        reduce_parts(comm, op, inputs);
     for (int r = 0; good && !is_reduction(op) && r < comm->nranks; r++) {
         if (comes_from(comm, op, r) && n > 0)
             memcpy(recv + (is_in_parts(op) ? n * (size_t)r : 0), inputs[r], n);

@@ -115,7 +115,10 @@ void compare(const struct message *m, uint32_t seed) {
 }
 
 void sent(struct fabric_send *send, zipcclResult_t result) {
-    ((struct message *)send->arg)->result = result;
+    static unsigned ended;
+    struct message *m = send->arg;
+    m->result = result;
+    m->place = ended++;
 }
 
 void received(struct fabric_recv *recv, zipcclResult_t result) {
@@ -126,6 +129,7 @@ void start_send(struct node *node, struct message *m, uint64_t key, int from, in
     size_t first = tag % 2 ? m->bytes / 3 : m->bytes;
     m->result = PENDING;
     m->send = (struct fabric_send){.peer = node->peers[to],
+                                   .flow = m->flow,
                                    .header = {.comm = key,
                                               .node = (uint32_t)(node->rank->rank - from),
                                               .channel = (uint32_t)(to - from + 1),

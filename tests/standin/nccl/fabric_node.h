@@ -29,6 +29,8 @@ struct message {
     uint8_t *data;
     size_t bytes;
     zipcclResult_t result;
+    struct fabric_flow *flow; /* of its send; NULL: none */
+    unsigned place;           /* of its send, among those that have ended here */
 };
 
 extern uint64_t fabric_node_link_rate; /* of the ranks to come */

@@ -157,8 +157,9 @@ bool exchange(struct ncclComm *comm, struct transfer *transfers, unsigned n);
 void run_launch(void *launch);
 size_t dtype_bytes(ncclDataType_t dtype);
 
-/* reduce.c: out = in[0] op in[1] ..., each of count values */
-void reduce(void *out, const uint8_t *const *in, int n, size_t count, ncclDataType_t dtype, ncclRedOp_t op);
+/* reduce.c: out = in[first] op in[first + 1] ... around all n, of the values from..to */
+void reduce(void *out, const uint8_t *const *in, int n, int first, size_t from, size_t to, ncclDataType_t dtype,
+            ncclRedOp_t op);
 
 /* memory.c */
 bool is_registered(const struct ncclComm *comm, const void *base, size_t bytes);

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reductions, in the order of ranks: floats of 32 bits or less in FP32, rounded once.
+ * Reductions around a ring of the ranks, as NCCL's: each hop adds a rank's values in FP32 (FP64 in FP64) and rounds to
+ * the dtype. A part of the result begins at the rank behind the one that it ends at: of a reduce-scatter the rank whose
+ * part it is, of a reduce the root, of an all-reduce rank p for the p-th of as many equal parts as there are ranks. The
+ * real one cuts into channels and slices besides. An average of floats of
+ * 32 bits or less adds values that were divided before, as NCCL's is scaled before; others divide at the end.
  */
 #include <math.h>
 #include <string.h>
@@ -84,30 +88,34 @@ static void store_float(uint8_t *p, size_t i, float value, ncclDataType_t dtype)
      : op == ncclMin ? ((a) < (b) ? (a) : (b))                                                                         \
                      : (a) + (b))
 
-static void reduce_float(void *out, const uint8_t *const *in, int n, size_t i, ncclDataType_t dtype, ncclRedOp_t op) {
-    float sum = load_float(in[0], i, dtype);
-    for (int r = 1; r < n; r++) {
-        float value = load_float(in[r], i, dtype);
-        sum = COMBINE(sum, value);
+static void reduce_float(void *out, const uint8_t *const *in, int n, int first, size_t i, ncclDataType_t dtype,
+                         ncclRedOp_t op) {
+    const float divisor = op == ncclAvg ? (float)n : 1;
+    float sum = load_float(in[first], i, dtype) / divisor;
+    for (int k = 1; k < n; k++) {
+        float value = load_float(in[(first + k) % n], i, dtype) / divisor;
+        store_float(out, i, COMBINE(sum, value), dtype);
+        sum = load_float(out, i, dtype);
     }
-    store_float(out, i, op == ncclAvg ? sum / (float)n : sum, dtype);
+    store_float(out, i, sum, dtype);
 }
 
 #define REDUCE_AS(type, wide)                                                                                          \
     do {                                                                                                               \
         type value;                                                                                                    \
-        memcpy(&value, in[0] + i * sizeof(type), sizeof(type));                                                        \
+        memcpy(&value, in[first] + i * sizeof(type), sizeof(type));                                                    \
         wide sum = value;                                                                                              \
-        for (int r = 1; r < n; r++) {                                                                                  \
-            memcpy(&value, in[r] + i * sizeof(type), sizeof(type));                                                    \
+        for (int k = 1; k < n; k++) {                                                                                  \
+            memcpy(&value, in[(first + k) % n] + i * sizeof(type), sizeof(type));                                      \
             sum = (wide)COMBINE(sum, (wide)value);                                                                     \
         }                                                                                                              \
         value = (type)(op == ncclAvg ? sum / (wide)n : sum);                                                           \
         memcpy((uint8_t *)out + i * sizeof(type), &value, sizeof(type));                                               \
     } while (0)
 
-void reduce(void *out, const uint8_t *const *in, int n, size_t count, ncclDataType_t dtype, ncclRedOp_t op) {
-    for (size_t i = 0; i < count; i++) {
+void reduce(void *out, const uint8_t *const *in, int n, int first, size_t from, size_t to, ncclDataType_t dtype,
+            ncclRedOp_t op) {
+    for (size_t i = from; i < to; i++) {
         switch (dtype) {
         case ncclInt8:
             REDUCE_AS(int8_t, int64_t);
@@ -131,7 +139,7 @@ void reduce(void *out, const uint8_t *const *in, int n, size_t count, ncclDataTy
             REDUCE_AS(double, double);
             break;
         default:
-            reduce_float(out, in, n, i, dtype, op);
+            reduce_float(out, in, n, first, i, dtype, op);
         }
     }
 }

@@ -8,7 +8,7 @@
 
 #include "raw.h"
 
-enum { OPS = 9 };
+enum { CODED = 9, OPS = CODED + 5 };
 
 struct gpu_call gpu_calls[GPU_MAX_CALLS];
 unsigned gpu_ncalls;
@@ -27,6 +27,26 @@ static zipcclResult_t join(struct e2e_rank *r, zipcclComm_t *comm) {
     while (atomic_load(&s->id_ready) == WAITS && e2e_now() < end)
         e2e_sleep(0.0005);
     return atomic_load(&s->id_ready) == MADE ? zipcclCommInitRank(comm, r->nranks, s->id, r->rank) : zipcclSuccess;
+}
+
+/* First coded, each on all kinds of memory; then what NCCL does as a whole where it is there. */
+static zipcclResult_t issue(const struct e2e_rank *r, int i, float *m, zipcclComm_t comm, zipcclStream_t stream) {
+    enum { N = GPU_FAULTS_COUNT };
+    float *own = m + r->rank * N;
+    switch (i < CODED ? i / 3 : i - CODED + 3) {
+    case 0:
+    case 3:
+        return zipcclAllGather(own, m, N, zipcclFloat32, comm, stream);
+    case 1:
+    case 4:
+        return zipcclAllReduce(m, m, N, zipcclFloat32, zipcclSum, comm, stream);
+    case 5:
+        return zipcclReduceScatter(m, own, N, zipcclFloat32, zipcclSum, comm, stream);
+    case 6:
+        return zipcclReduce(m, m, N, zipcclFloat32, zipcclMax, r->nranks - 1, comm, stream);
+    default:
+        return zipcclBroadcast(m, m, N, zipcclBfloat16, 0, comm, stream);
+    }
 }
 
 void gpu_faults_rank(struct e2e_rank *r) {
@@ -54,11 +74,11 @@ void gpu_faults_rank(struct e2e_rank *r) {
         E2E_OK(comm, zipcclCommSetCodec(comm, zipcclCodecTier));
     for (int i = 0; i < OPS && error == zipcclSuccess; i++) {
         start = e2e_now();
-        float *m = (float *)(void *)memory[i % 3].base;
-        error = i / 3 == 0
-                    ? zipcclAllGather(m + r->rank * GPU_FAULTS_COUNT, m, GPU_FAULTS_COUNT, zipcclFloat32, comm, stream)
-                : i / 3 == 1 ? zipcclAllReduce(m, m, GPU_FAULTS_COUNT, zipcclFloat32, zipcclSum, comm, stream)
-                             : zipcclBroadcast(m, m, GPU_FAULTS_COUNT, zipcclBfloat16, 0, comm, stream);
+        if (i == CODED) {
+            E2E_OK(comm, zipcclCommSetCodec(comm, zipcclCodecRaw));
+            E2E_OK(comm, zipcclCommSetArm(comm, zipcclArmRing));
+        }
+        error = issue(r, i, (float *)(void *)memory[i < CODED ? i % 3 : i % 2].base, comm, stream);
         CUDA_OK(cudaStreamSynchronize(cuda)); /* a stream never hangs in an operation that failed */
         if (error == zipcclSuccess)
             E2E_OK(NULL, zipcclCommGetAsyncError(comm, &error));

@@ -19,11 +19,13 @@ struct plan_of_case {
     unsigned n; /* operations */
 };
 
-/* The kernels that the stand-in has are of these. */
+static const zipcclDataType_t floats[] = {zipcclBfloat16, zipcclFloat16, zipcclFloat32, zipcclFloat8e4m3,
+                                          zipcclFloat8e5m2};
+#define FLOATS (sizeof(floats) / sizeof(floats[0]))
+
+/* The kernels that the stand-in has are of these: all that are coded, and one that is not. */
 static zipcclDataType_t dtype_of(const struct any_op *a) {
-    if (a->dtype % 3 == 0)
-        return zipcclInt32;
-    return a->dtype % 3 == 1 ? zipcclFloat32 : zipcclBfloat16;
+    return a->dtype % (FLOATS + 1) == FLOATS ? zipcclInt32 : floats[a->dtype % (FLOATS + 1)];
 }
 
 static int local_index(const char *layout, int rank) {
@@ -85,8 +87,10 @@ static void case_one_node(struct e2e *e) {
 }
 E2E_CASE(one_node, 100)
 
+/* On a link with a rate, which holds for what NCCL carries too. */
 static void case_two_nodes(struct e2e *e) {
     e2e_set(e, "verify=on");
+    e2e_set(e, "link_rate=2gbit");
     run(e, 2, (const char *const[]){"01", "0011", NULL}, 30);
 }
 E2E_CASE(two_nodes, 100)
@@ -158,24 +162,27 @@ static void case_two_jobs(struct e2e *e) {
 }
 E2E_CASE(two_jobs, 130)
 
-/* The operations of training in several coded chunks, on two GPUs of each of two nodes. */
+/* The operations of training in several chunks, on two GPUs of each of two nodes: values of each dtype are moved, and
+ * reduced, by either codec; at last raw. */
 static void chunks_rank(struct e2e_rank *r) {
-    static const zipcclOp_t ops[] = {zipcclOpAllGather, zipcclOpReduceScatter, zipcclOpAllToAll, zipcclOpAllReduce};
+    static const zipcclOp_t moves[] = {zipcclOpAllGather, zipcclOpAllToAll};
+    static const zipcclOp_t reductions[] = {zipcclOpReduceScatter, zipcclOpAllReduce};
     struct any_world w;
     struct gpu_rank g;
     struct gpu_buffers b;
     gpu_rank_begin(&g, local_index("0011", r->rank));
     any_world_set(&w, "0011", r->rank, e2e_comm(r));
     gpu_buffers_new(&b, &g, GPU_MALLOC, GPU_MALLOC, (size_t)4 * CHUNKS_COUNT * sizeof(float));
-    for (unsigned i = 0; i < 12; i++) {
-        struct any_op a = {.op = ops[i / 2 % 4],
-                           .dtype = i % 2 ? zipcclFloat32 : zipcclBfloat16,
-                           .codec = i >= 8      ? zipcclCodecRaw
-                                    : i % 4 < 2 ? zipcclCodecTier
-                                                : zipcclCodecTop7,
+    for (unsigned i = 0; i < 4 * FLOATS + 4; i++) {
+        const bool coded = i < 4 * FLOATS;
+        struct any_op a = {.op = (coded ? i < 2 * FLOATS : i % 4 < 2) ? moves[i % 2] : reductions[i % 2],
+                           .dtype = floats[i % FLOATS],
+                           .codec = !coded           ? zipcclCodecRaw
+                                    : i / FLOATS % 2 ? zipcclCodecTop7
+                                                     : zipcclCodecTier,
                            .arm = zipcclArmHierarchical,
                            .redop = i % 2 ? zipcclSum : zipcclAvg,
-                           .count = CHUNKS_COUNT,
+                           .count = CHUNKS_COUNT * (floats[i % FLOATS] >= zipcclFloat8e4m3 ? 2 : 1),
                            .seq = i};
         E2E_OK(w.comm, any_issue(&w, g.stream, &a, &b.any));
         gpu_fetch(&b);

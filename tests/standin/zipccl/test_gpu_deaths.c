@@ -14,6 +14,8 @@
 #include "gpu_faults.h"
 
 #define SOON 1.0 /* from the operation that meets it to its error, in seconds */
+/* Of all errors so many may take up to five times as long: where others use the processors a process may not run. */
+#define LATE_ONES 2u
 
 struct victim {
     int rank;
@@ -32,16 +34,22 @@ static void mortal_rank(struct e2e_rank *r) {
     gpu_faults_rank(r);
 }
 
+static void check_time(const struct e2e_report *report, int rank, const char *what, unsigned *late) {
+    *late += report->seconds >= SOON * E2E_SLOW;
+    E2E_CHECK(report->seconds < 5 * SOON * E2E_SLOW && *late <= LATE_ONES,
+              "%s: rank %d has its error after %.1f s, %u were late: %s", what, rank, report->seconds, *late,
+              report->text);
+}
+
 /* All but the victim told of an error, soon. */
-static void check_survivors(const struct e2e_group *g, int victim, const char *what) {
+static void check_survivors(const struct e2e_group *g, int victim, const char *what, unsigned *late) {
     for (int rank = 0; rank < g->nranks; rank++) {
         const struct e2e_report *report = &g->shared->reports[rank];
         if (rank == victim)
             continue;
         E2E_CHECK(report->result > 0, "%s: rank %d: %s", what, rank, e2e_result_name(report->result));
         E2E_CHECK(report->text[0], "%s: rank %d has an error without a text", what, rank);
-        E2E_CHECK(report->seconds < SOON * E2E_SLOW, "%s: rank %d has its error after %.1f s: %s", what, rank,
-                  report->seconds, report->text);
+        check_time(report, rank, what, late);
     }
 }
 
@@ -62,7 +70,7 @@ static void next_job(struct e2e *e, const char *what) {
 static void case_trainer(struct e2e *e) {
     struct e2e_group g;
     struct victim v = {.rank = 1};
-    unsigned deaths = 0;
+    unsigned deaths = 0, late = 0;
     e2e_set(e, "device=cuda");
     e2e_set(e, "join_timeout=500ms"); /* who dies before it joins is missed then */
     e2e_daemons(e, 2);
@@ -86,7 +94,7 @@ static void case_trainer(struct e2e *e) {
             e2e_daemons_live(e);
             if (killed(&g, 1) && g.shared->reports[1].result == -1) {
                 deaths++;
-                check_survivors(&g, 1, rule);
+                check_survivors(&g, 1, rule, &late);
             }
         }
     }
@@ -99,7 +107,7 @@ E2E_CASE(trainer, 200)
 /* What makes the call is the daemon, or its worker of that GPU. */
 static void case_daemon(struct e2e *e) {
     struct e2e_group g;
-    unsigned deaths = 0;
+    unsigned deaths = 0, late = 0;
     gpu_counted_daemons(e);
     next_job(e, "nothing");
     gpu_ncalls = 0;
@@ -115,11 +123,13 @@ static void case_daemon(struct e2e *e) {
         e2e_wait(e, &g, 20);
         if (gpu_counted(e, "count.", name, false) > before) {
             deaths++;
-            for (int rank = 0; rank < g.nranks; rank++) /* that of the other GPU may have ended before */
-                if (g.shared->reports[rank].result != zipcclSuccess)
-                    E2E_CHECK(g.shared->reports[rank].text[0] && g.shared->reports[rank].seconds < SOON * E2E_SLOW,
-                              "%s: rank %d: %s after %.1f s", name, rank, g.shared->reports[rank].text,
-                              g.shared->reports[rank].seconds);
+            for (int rank = 0; rank < g.nranks; rank++) {
+                const struct e2e_report *report = &g.shared->reports[rank];
+                if (report->result == zipcclSuccess) /* that of the other GPU may have ended before */
+                    continue;
+                E2E_CHECK(report->text[0], "%s: rank %d has an error without a text", name, rank);
+                check_time(report, rank, name, &late);
+            }
         }
         gpu_arm(e, NULL, NULL);
         /* The last calls are those of sessions that end. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The device seam through worker processes: jobs on memory of GPUs, alone and of two GPUs at once, give the bits that
- * the host device gives. This process is the trainer, whose memory the workers open, and the daemon, which does not.
+ * the host device gives; flows share a GPU. This process is the trainer, whose memory the workers open, and the daemon,
+ * which does not.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -10,14 +11,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/worker/worker.h"
 #include "gpu_buffers.h"
 #include "kernels/codec.h"
+#include "tests/unit/worker/waited.h"
 
 #define COUNT  20000u
 #define BYTES  (COUNT * sizeof(float))
 #define INPUTS 11u  /* of a reduction: more than one record has */
 #define MANY   700u /* jobs at once: more than a worker has */
+#define SHARES 120u /* jobs of a flow; as large as a small one may not be */
+#define LARGE  ((size_t)300 << 10)
 
 static struct device *g_device;
 
@@ -50,12 +53,12 @@ static void piece_new(struct piece *b, int gpu, size_t bytes) {
                                          .pid = getpid(),
                                          .process_start = 1,
                                          .id = ++ids};
-    E2E_CHECK(device_workers.import(g_device, &import, &b->memory, &why) == zipcclSuccess, "%s", why);
+    E2E_CHECK(waited_import(g_device, &import, &b->memory, &why) == zipcclSuccess, "%s", why);
     E2E_CHECK(device_workers.on_gpu(g_device, b->memory.base + bytes - 1), "its end");
 }
 
 static void piece_free(struct piece *b) {
-    device_workers.release(g_device, &b->memory);
+    waited_release(g_device, &b->memory);
     CUDA_OK(cudaFree(b->own)); /* the stand-in stops a program that frees what another one has open */
 }
 
@@ -227,7 +230,7 @@ static void case_many(struct e2e *e) {
     int fd = memfd_create("client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     E2E_CHECK(fd >= 0 && ftruncate(fd, BYTES) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0, "memfd");
     const struct device_import import = {.kind = DEVICE_MEMORY_HOST, .fd = fd, .bytes = BYTES};
-    E2E_CHECK(device_workers.import(g_device, &import, &host, &why) == zipcclSuccess, "%s", why);
+    E2E_CHECK(waited_import(g_device, &import, &host, &why) == zipcclSuccess, "%s", why);
     close(fd);
     fill(values, 5);
     memset(host.base, 0, BYTES);
@@ -242,15 +245,78 @@ static void case_many(struct e2e *e) {
     for (unsigned i = 0; i < MANY; i++)
         E2E_CHECK(jobs[i].result == zipcclSuccess, "job %u: %s", i, jobs[i].why ? jobs[i].why : "");
     E2E_CHECK(memcmp(host.base, values, BYTES) == 0, "other bits");
-    device_workers.release(g_device, &host);
+    waited_release(g_device, &host);
     piece_free(&a);
     device_workers.close(g_device);
 }
 E2E_CASE(many, 60)
 
+static const void *g_order[2 * SHARES + 1]; /* flows of the jobs that have ended */
+static unsigned g_norder;
+
+static void in_order(struct device_job *job) {
+    g_order[g_norder++] = job->arg;
+    g_left--;
+}
+
+/* Two flows of weights 3 and 1 keep a GPU busy, a third one of high priority comes last. */
+static void case_shares(struct e2e *e) {
+    static struct device_job jobs[2 * SHARES + 1];
+    struct piece from, to;
+    unsigned before = 0, of_a = 0, of_both = 0;
+    (void)e;
+    open_device();
+    piece_new(&from, 0, LARGE);
+    piece_new(&to, 0, SHARES * LARGE);
+    CUDA_OK(cudaMemset(from.own, 0x5a, LARGE));
+    CUDA_OK(cudaMemset(to.own, 0, SHARES * LARGE));
+    CUDA_OK(cudaDeviceSynchronize()); /* they are asynchronous, and the worker is another process */
+    struct device_flow *a = device_workers.flow_open(g_device, 3, FLOW_NORMAL);
+    struct device_flow *b = device_workers.flow_open(g_device, 1, FLOW_NORMAL);
+    struct device_flow *high = device_workers.flow_open(g_device, 1, FLOW_HIGH);
+    E2E_CHECK(a && b && high, "flows");
+    for (unsigned i = 0; i <= 2 * SHARES; i++) {
+        struct device_flow *flow = i == 2 * SHARES ? high : i % 2 ? a : b;
+        jobs[i] = (struct device_job){.work = DEVICE_COPY,
+                                      .src = from.memory.base,
+                                      .dst = to.memory.base + (i / 2 % SHARES) * LARGE,
+                                      .count = LARGE,
+                                      .flow = flow,
+                                      .done = in_order,
+                                      .arg = flow};
+        g_left++;
+        E2E_CHECK(!device_workers.submit(g_device, &jobs[i]), "job %u has not waited", i);
+    }
+    wait_all();
+    while (g_order[before] != high)
+        before++;
+    E2E_CHECK(before <= 32, "%u jobs have passed the one of high priority", before);
+    for (unsigned i = 0; i <= 2 * SHARES; i++)
+        E2E_CHECK(jobs[i].result == zipcclSuccess, "job %u: %s", i, jobs[i].why ? jobs[i].why : "");
+    /* Behind what the worker had at once, while both wait. */
+    for (unsigned i = 32; i < 32 + SHARES; i++) {
+        of_a += g_order[i] == a;
+        of_both += g_order[i] == a || g_order[i] == b;
+    }
+    E2E_CHECK(of_a * 4 >= of_both * 3 - 24 && of_a * 4 <= of_both * 3 + 24, "%u of %u", of_a, of_both);
+    uint8_t *got = malloc(SHARES * LARGE);
+    E2E_CHECK(got, "memory");
+    CUDA_OK(cudaMemcpy(got, to.own, SHARES * LARGE, cudaMemcpyDefault));
+    for (size_t i = 0; i < SHARES * LARGE; i++)
+        E2E_CHECK(got[i] == 0x5a, "byte %zu", i);
+    free(got);
+    device_workers.flow_close(g_device, a);
+    device_workers.flow_close(g_device, b);
+    device_workers.flow_close(g_device, high);
+    piece_free(&from);
+    piece_free(&to);
+    device_workers.close(g_device);
+}
+E2E_CASE(shares, 60)
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_codec), cmocka_unit_test(test_two_gpus),
-                                       cmocka_unit_test(test_many)};
+                                       cmocka_unit_test(test_many), cmocka_unit_test(test_shares)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -233,6 +233,44 @@ static void case_stuck_raw(struct e2e *e) {
 }
 E2E_CASE(stuck_raw, 60)
 
+/* Only brings its stream. */
+static void bring_rank(struct e2e_rank *r) {
+    cudaStream_t stream;
+    zipcclStream_t attached;
+    CUDA_OK(cudaSetDevice(0));
+    CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    e2e_report(r, zipcclStreamFromCuda(&attached, stream), NULL, e2e_now());
+}
+
+/* A trainer comes to a GPU whose worker does not answer: until that one is found out, the other GPU's job goes on. */
+static void case_stuck_registration(struct e2e *e) {
+    enum { SAMPLES = 10 };
+    static const struct work work = {0, zipcclCodecTier, 5}, other = {1, zipcclCodecTier, 0};
+    struct e2e_group a, b;
+    int counts[SAMPLES + 1] = {0};
+    e2e_set(e, "device=cuda");
+    e2e_set(e, "worker_timeout=2s");
+    e2e_daemons(e, 2);
+    e2e_start(e, &b, "01", work_rank, &other);
+    await_work(e, &b, 10);
+    kill(worker_of(e, 0, 0), SIGSTOP);
+    e2e_start(e, &a, "0", bring_rank, NULL);
+    double end = e2e_now() + 20;
+    while (mentions(e->daemons[0].log, "its worker (pid") == 0) {
+        E2E_CHECK(e2e_now() < end, "the worker is not missed");
+        memmove(counts, counts + 1, SAMPLES * sizeof(counts[0]));
+        counts[SAMPLES] = atomic_load(&b.shared->counter);
+        e2e_sleep(0.05);
+    }
+    /* The half second before it was found out, without the last look. */
+    E2E_CHECK(counts[SAMPLES - 1] > counts[0], "nobody got on (%d operations)", counts[0]);
+    e2e_wait(e, &a, 30);
+    e2e_expect(&a, 0, zipcclUnhandledDeviceError, 0, "GPU 0", NULL);
+    finish(e, &b);
+    e2e_ranks(e, "01", work_rank, &work, 60);
+}
+E2E_CASE(stuck_registration, 60)
+
 static void await_end(pid_t pid) {
     double end = e2e_now() + 5;
     char path[32], state = 0;
@@ -299,8 +337,8 @@ E2E_CASE(again, 100)
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed),    cmocka_unit_test(test_killed_raw),
                                        cmocka_unit_test(test_fault),     cmocka_unit_test(test_stuck),
-                                       cmocka_unit_test(test_stuck_raw), cmocka_unit_test(test_orphans),
-                                       cmocka_unit_test(test_again)};
+                                       cmocka_unit_test(test_stuck_raw), cmocka_unit_test(test_stuck_registration),
+                                       cmocka_unit_test(test_orphans),   cmocka_unit_test(test_again)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

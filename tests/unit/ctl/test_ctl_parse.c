@@ -135,6 +135,30 @@ static void bad_lengths(void **state) {
     }
 }
 
+/* The errors of a user: another kind of file, one that was cut, a type that is not known. */
+static void errors_help(void **state) {
+    char why[SAFETENSORS_WHY];
+    struct safetensors s;
+    size_t size;
+    (void)state;
+    assert_int_equal(safetensors_parse("<html><body>", 12, &s, why), zipcclCorruptData);
+    assert_non_null(strstr(why, "no .safetensors file"));
+    uint8_t *file = make_file(ONE("\"BF16\"", "[4]", "[0,8]"), 8, &size);
+    assert_int_equal(safetensors_parse(file, size - 1, &s, why), zipcclCorruptData);
+    assert_non_null(strstr(why, "cut short"));
+    assert_int_equal(safetensors_parse(file, 20, &s, why), zipcclCorruptData);
+    assert_non_null(strstr(why, "cut short"));
+    free(file);
+    file = make_file(ONE("\"BF17\"", "[4]", "[0,8]"), 8, &size);
+    assert_int_equal(safetensors_parse(file, size, &s, why), zipcclCorruptData);
+    assert_non_null(strstr(why, "BF17"));
+    free(file);
+    file = make_file(ONE("\"\\u001b[2J\"", "[4]", "[0,8]"), 8, &size);
+    assert_int_equal(safetensors_parse(file, size, &s, why), zipcclCorruptData);
+    assert_null(strchr(why, 0x1b));
+    free(file);
+}
+
 static void names_are_escaped(void **state) {
     (void)state;
     char *text = tensor_escape("a\x1b[2J\"\\\xc3\xa4z");
@@ -251,10 +275,15 @@ static void command_lines(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_file),       cmocka_unit_test(bad_headers),
-        cmocka_unit_test(bad_lengths),     cmocka_unit_test(names_are_escaped),
-        cmocka_unit_test(sizes_and_rates), cmocka_unit_test(texts),
-        cmocka_unit_test(tables),          cmocka_unit_test(command_lines),
+        cmocka_unit_test(good_file),
+        cmocka_unit_test(bad_headers),
+        cmocka_unit_test(bad_lengths),
+        cmocka_unit_test(errors_help),
+        cmocka_unit_test(names_are_escaped),
+        cmocka_unit_test(sizes_and_rates),
+        cmocka_unit_test(texts),
+        cmocka_unit_test(tables),
+        cmocka_unit_test(command_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

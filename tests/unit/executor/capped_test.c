@@ -277,11 +277,12 @@ static struct {
     uint32_t tag, left; /* which message of rank 0's: the left-th with this tag */
     uint64_t add_count;
     int32_t add_static;
-    bool random, told;
+    bool random, all, told; /* all: every message, alike */
 } g_lie;
 
 static void lie(struct fabric_header *h) {
-    if (h->channel != fabric_channel(0, 1) || (!g_lie.random && h->tag != g_lie.tag) || g_lie.left-- > 0)
+    if (h->channel != fabric_channel(0, 1) ||
+        (!g_lie.all && ((!g_lie.random && h->tag != g_lie.tag) || g_lie.left-- > 0)))
         return;
     g_lie.told = true;
     g_lie.left = UINT32_MAX;
@@ -338,22 +339,23 @@ static void test_lies(void **state) {
         uint32_t tag;
         uint64_t from_0, add_count;
         int32_t add_static;
-        bool coded_alone;
+        bool coded_alone, all;
         zipcclResult_t result;
     } lies[] = {
-        {0, 100000, 1, 0, false, zipcclCorruptData}, /* above the cap */
-        {0, 70000, UINT64_MAX - 70000, 0, false, zipcclCorruptData},
-        {0, 1000, (uint64_t)-1, 0, false, zipcclCorruptData},    /* fewer values than there are bytes */
-        {0, 1000, (uint64_t)-1000, 0, false, zipcclCorruptData}, /* none, but bytes */
-        {0, 0, 5, 0, false, zipcclCorruptData},                  /* some, but no bytes */
-        {0, 1000, 50000, 0, false, zipcclCorruptData},           /* a whole chunk, and another one */
-        {1, 70000, 1, 0, false, zipcclCorruptData},              /* chunks that differ */
-        {1, 70000, (uint64_t)-70000, 0, false, zipcclCorruptData},
-        {2, 70000, (uint64_t)-1, 0, false, zipcclCorruptData},
-        {0, 40000, 60000, 0, false, zipcclCorruptData}, /* chunks that do not come, chunk 1 tells */
-        {0, 32768, 60000, 0, false, zipcclInProgress},  /* ... nobody tells: it waits */
-        {0, 1000, 0, 1 << 30, true, zipcclCorruptData},
-        {0, 1000, 0, 7, true, zipcclCorruptData},
+        {0, 100000, 1, 0, false, false, zipcclCorruptData}, /* above the cap */
+        {0, 100000, 1, 0, false, true, zipcclCorruptData},  /* ... and no chunk tells */
+        {0, 70000, UINT64_MAX - 70000, 0, false, false, zipcclCorruptData},
+        {0, 1000, (uint64_t)-1, 0, false, false, zipcclCorruptData},    /* fewer values than there are bytes */
+        {0, 1000, (uint64_t)-1000, 0, false, false, zipcclCorruptData}, /* none, but bytes */
+        {0, 0, 5, 0, false, false, zipcclCorruptData},                  /* some, but no bytes */
+        {0, 1000, 50000, 0, false, false, zipcclCorruptData},           /* a whole chunk, and another one */
+        {1, 70000, 1, 0, false, false, zipcclCorruptData},              /* chunks that differ */
+        {1, 70000, (uint64_t)-70000, 0, false, false, zipcclCorruptData},
+        {2, 70000, (uint64_t)-1, 0, false, false, zipcclCorruptData},
+        {0, 40000, 60000, 0, false, false, zipcclCorruptData}, /* chunks that do not come, chunk 1 tells */
+        {0, 32768, 60000, 0, false, false, zipcclInProgress},  /* ... nobody tells: it waits */
+        {0, 1000, 0, 1 << 30, true, false, zipcclCorruptData},
+        {0, 1000, 0, 7, true, false, zipcclCorruptData},
     };
     for (unsigned coded = 0; coded < 2; coded++) {
         for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
@@ -363,6 +365,7 @@ static void test_lies(void **state) {
             g_lie.tag = lies[i].tag;
             g_lie.add_count = lies[i].add_count;
             g_lie.add_static = lies[i].add_static;
+            g_lie.all = lies[i].all;
             zipcclResult_t result = run_lie(coded ? zipcclCodecTier : zipcclCodecRaw, lies[i].from_0, i % 2,
                                             lies[i].result != zipcclInProgress);
             assert_true(g_lie.told);

@@ -486,10 +486,51 @@ static void test_disagree(void **state) {
     }
 }
 
+/* In two phases: a part whose header speaks of another size than came is refused before anything reads it. */
+static struct { uint32_t tag, add; } g_lie;
+
+static void lie(struct fabric_header *h) {
+    h->static_bytes += h->tag == g_lie.tag ? g_lie.add : 0;
+}
+
+static void test_lies(void **state) {
+    (void)state;
+    static const uint32_t lies[][2] = {{0, 1 << 30}, {0, 128}, {0, (uint32_t)-128}, {1, 128}};
+    static uint8_t a[1 << 17], b[1 << 17];
+    fill(a, zipcclBfloat16, 1 << 16, 1);
+    for (unsigned i = 0; i < 8; i++) {
+        struct world w;
+        memset(&g_exchange, 0, sizeof(g_exchange));
+        open_world(&w, &fabric_fake, 2, 2, 8192, 64 << 10, 2, i % 2); /* with and without hashes */
+        w.seq = 1;
+        g_lie.tag = lies[i / 2][0];
+        g_lie.add = lies[i / 2][1];
+        fake_headers(lie);
+        struct plan_transfer t = {
+            .send = true, .op = zipcclOpSend, .dtype = zipcclBfloat16, .peer = 1, .count = 1 << 16};
+        start_exchange(&w, 0, &t, 1, PLAN_TWO_PHASE, zipcclCodecTier, a, NULL);
+        t = (struct plan_transfer){.op = zipcclOpRecv, .dtype = zipcclBfloat16, .peer = 0, .count = 1 << 16};
+        start_exchange(&w, 1, &t, 1, PLAN_TWO_PHASE, zipcclCodecTier, NULL, b);
+        double end = seconds() + WAIT;
+        while (!g_exchange.out[1].done && seconds() < end)
+            poll_world(&w);
+        fake_headers(NULL);
+        assert_int_equal(g_exchange.out[1].result.result, zipcclCorruptData);
+        assert_non_null(strstr(g_exchange.out[1].text, "bytes, expected 32768 values"));
+        if (!g_exchange.out[0].done)
+            exec_op_fail(g_exchange.op[0], zipcclAborted, "the other rank failed");
+        while (!g_exchange.out[0].done && seconds() < end)
+            poll_world(&w);
+        assert_int_equal(g_exchange.out[0].done, 1);
+        close_world(&w);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fake),  cmocka_unit_test(test_ucx),  cmocka_unit_test(test_ring),
         cmocka_unit_test(test_group), cmocka_unit_test(test_late), cmocka_unit_test(test_disagree),
+        cmocka_unit_test(test_lies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,8 +58,8 @@ static inline void rx_done(struct fabric_recv *recv, zipcclResult_t result) {
     ((struct rx *)recv->arg)->result = result;
 }
 
-static inline void tx_start_flow(struct fabric *f, struct fabric_peer *peer, struct tx *t, uint64_t comm, uint32_t node,
-                                 uint32_t tag, const void *data, size_t bytes, struct fabric_flow *flow) {
+static inline void tx_prepare(struct fabric_peer *peer, struct tx *t, uint64_t comm, uint32_t node, uint32_t tag,
+                              const void *data, size_t bytes, struct fabric_flow *flow) {
     memset(t, 0, sizeof(*t));
     t->result = PENDING;
     t->send.peer = peer;
@@ -72,6 +72,11 @@ static inline void tx_start_flow(struct fabric *f, struct fabric_peer *peer, str
     t->send.niov = bytes == 0 ? 0 : first < bytes ? 2 : 1;
     t->send.done = tx_done;
     t->send.arg = t;
+}
+
+static inline void tx_start_flow(struct fabric *f, struct fabric_peer *peer, struct tx *t, uint64_t comm, uint32_t node,
+                                 uint32_t tag, const void *data, size_t bytes, struct fabric_flow *flow) {
+    tx_prepare(peer, t, comm, node, tag, data, bytes, flow);
     fabric_ucx.send(f, &t->send);
 }
 

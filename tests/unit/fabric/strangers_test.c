@@ -75,6 +75,9 @@ static void test_tokens(void **state) {
     /* What was not expected is remembered: a communicator that this node hears of later may bring the token. */
     p->hellos = 0;
     p->wait_ns = LATER;
+    expect(f, p, 3); /* nobody has shown it */
+    assert_int_equal(p->hellos, 0);
+    assert_int_equal(p->wait_ns, LATER);
     expect(f, p, 2);
     assert_int_equal(p->hellos, 4);
     assert_int_equal(p->wait_ns, 1);

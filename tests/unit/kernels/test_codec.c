@@ -2,6 +2,7 @@
  *
  * The codec as a whole: bit-exact round trips, one coded form on every instruction set, bounds, and hostile chunks.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/cpu/ops.h"
 #include "kernels/format.h"
 #include "kernels/model.h"
 #include "tests/unit/kernels/chunks.h"
@@ -131,6 +133,73 @@ static void test_zeros_apart(void **state) {
     }
 }
 
+/* A full block of BF16 from its exponents, random elsewhere. */
+static void put_block(uint8_t *at, const uint8_t e[512], uint64_t *rng) {
+    for (unsigned i = 0; i < 512; i++) {
+        const uint64_t v = next_random(rng);
+        const uint16_t w = (uint16_t)((v & 0x7f) | (unsigned)e[i] << 7 | (v >> 7 & 1) << 15);
+        memcpy(at + 2 * (size_t)i, &w, 2);
+    }
+}
+
+/* Zeros in row `row` alone, n1 escapes with them; the others are far on both sides, so the guess stays. */
+static void zeros_in_row(uint8_t e[512], unsigned row, unsigned zeros, unsigned n1) {
+    memset(e, 0x78, 512);
+    memset(e + 64 * (size_t)row, 0, zeros);
+    for (unsigned k = 0, n = zeros; n < n1; k = (k + 5) % 512, n++)
+        for (;; k = (k + 1) % 512)
+            if (e[k] == 0x78) {
+                e[k] = n % 2 ? 0x7e : 0x72;
+                break;
+            }
+}
+
+/* Blocks whose escapes alone would let the guess pass, but whose zeros, in one row or none of them an escape, ask for
+ * another choice: an encoder that looks for zeros with less than all its eyes would code them otherwise. Each after
+ * blocks with few escapes and after one with many, as encoders may go by what was before. */
+static void test_zeros_and_escapes(void **state) {
+    (void)state;
+    enum { CASES = 8 * 2 * 6, BLOCKS = 5 * CASES + 1 };
+    static const unsigned zeros[] = {33, 64}, escapes[] = {161, 170, 176, 177, 200, 245};
+    const size_t count = (size_t)512 * BLOCKS;
+    uint8_t *src = guarded(2 * count, 1), e[512], *at = src;
+    uint64_t rng = 17;
+    for (unsigned k = 0; k < CASES; k++) {
+        const unsigned row = k % 8, z = zeros[k / 8 % 2], n1 = escapes[k / 16];
+        const unsigned in_turn[5][2] = {{0, 10}, {0, 10}, {z, n1}, {0, 200}, {z, n1}};
+        for (unsigned b = 0; b < 5; b++, at += 1024) {
+            zeros_in_row(e, row, in_turn[b][0], in_turn[b][1]);
+            put_block(at, e, &rng);
+        }
+    }
+    /* The guess is 2, so zeros are no escapes of it; base 3 with zero has none at all but the ones. */
+    for (unsigned i = 0; i < 512; i++)
+        e[i] = i / 64 % 2 ? 3 * (i % 64 < 50) : i % 8 == 0;
+    put_block(at, e, &rng);
+    (void)round_trip(zipcclCodecTier, zipcclBfloat16, src, count);
+    release(src, 2 * count, 1);
+}
+
+/* Blocks with about as many escapes as pay, one more and one less: top7 takes 304; 245 cost what tier takes. */
+static void test_budgets(void **state) {
+    (void)state;
+    enum { FROM = 232, BLOCKS = 160 };
+    const size_t count = (size_t)512 * BLOCKS;
+    uint8_t *src = guarded(2 * count, 1), e[512];
+    uint64_t rng = 23;
+    for (unsigned zero = 0; zero < 2; zero++) {
+        for (unsigned b = 0; b < BLOCKS; b++) {
+            const unsigned n = b % 2 ? FROM + b / 2 : 0; /* every other one has none, so the window stays */
+            for (unsigned i = 0; i < 512; i++)
+                e[i] = i * 7 % 512 < n ? (i % 2 ? 0x7f : 0x70) : zero && i % 8 == 0 ? 0 : 0x78 - i % 2;
+            put_block(src + 1024 * (size_t)b, e, &rng);
+        }
+        (void)round_trip(zipcclCodecTop7, zipcclBfloat16, src, count);
+        (void)round_trip(zipcclCodecTier, zipcclBfloat16, src, count);
+    }
+    release(src, 2 * count, 1);
+}
+
 static void test_real_tensors(void **state) {
     (void)state;
     static const struct {
@@ -155,6 +224,32 @@ static void test_real_tensors(void **state) {
         assert_true((double)n / (double)round_trip(zipcclCodecTier, tensors[i].dtype, data, count) >= tensors[i].ratio);
         (void)round_trip(zipcclCodecTop7, tensors[i].dtype, data, count);
     }
+}
+
+/* Normal values of any scale, a step being an eighth of an octave: what every tensor is taken for. One base covers some
+ * scales better than others. */
+static void test_normal(void **state) {
+    (void)state;
+    enum { COUNT = 1 << 18, STEPS = 8 };
+    uint8_t *src = guarded((size_t)COUNT * 2, 1);
+    for (int octave = -100; octave <= 60; octave += 80) {
+        for (unsigned step = 0; step < STEPS; step++) {
+            uint64_t rng = 31 + step;
+            const double sigma = ldexp(exp2((double)step / STEPS), octave);
+            for (size_t i = 0; i < COUNT; i++) {
+                const double u = (double)((next_random(&rng) >> 11) + 1) * 0x1p-53;
+                const double angle = (double)(next_random(&rng) >> 11) * 0x1p-53 * 6.283185307179586;
+                const float f = (float)(sigma * sqrt(-2 * log(u)) * cos(angle));
+                uint32_t bits;
+                memcpy(&bits, &f, sizeof(bits));
+                const uint16_t w = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+                memcpy(src + 2 * i, &w, 2);
+            }
+            const double ratio = 2.0 * COUNT / (double)round_trip(zipcclCodecTier, zipcclBfloat16, src, COUNT);
+            assert_true(ratio >= (step < 4 ? 1.48 : 1.474)); /* the least is half-way to the next power of two */
+        }
+    }
+    release(src, (size_t)COUNT * 2, 1);
 }
 
 /* The figures that users see: the entropy, the limit and the window for a known sigma. */
@@ -245,6 +340,95 @@ static void test_hostile(void **state) {
     }
 }
 
+/* s and d end at guard pages, and hold what their header says, or nearly. */
+static void expect_corrupt(zipcclCodec_t codec, zipcclDataType_t t, const uint8_t *s, const uint8_t *d,
+                           const struct zfmt_header *h, size_t count) {
+    const size_t n = count * dtype_get(t)->bytes;
+    uint8_t *part = guarded(h->static_bytes, 1), *dynamic = guarded(h->dynamic_bytes, 1), *dst = guarded(n, 1);
+    memcpy(part, s, h->static_bytes);
+    memcpy(part, h, sizeof(*h));
+    memcpy(dynamic, d, h->dynamic_bytes);
+    for (unsigned isa = 0; isa < CODEC_NUM_ISAS; isa++)
+        if (codec_isa_force((enum codec_isa)isa))
+            assert_int_equal(codec_decode(codec, t, part, h->static_bytes, dynamic, h->dynamic_bytes, dst, count, 0),
+                             zipcclCorruptData);
+    release(part, h->static_bytes, 1);
+    release(dynamic, h->dynamic_bytes, 1);
+    release(dst, n, 1);
+}
+
+/* Chunks that are right but for one claim, which a byte turned at random hardly ever makes. */
+static void forge(zipcclCodec_t codec, zipcclDataType_t t) {
+    enum { BLOCKS = 3, COUNT = 512 * BLOCKS, HEADS = 128, TABLE = 256, MORE = 128 };
+    uint8_t *src = guarded((size_t)COUNT * 4, 1);
+    fill(src, t, COUNT, IN_NARROW, 5);
+    struct coded c = encode(codec, t, src, COUNT, 0);
+    struct zfmt_header h, longer;
+    struct zfmt_group good, group;
+    memcpy(&h, c.s, sizeof(h));
+    memcpy(&good, c.s + TABLE, sizeof(good));
+    assert_true(h.static_bytes + MORE <= c.bound.static_bytes && h.dynamic_bytes + MORE <= c.bound.dynamic_bytes);
+    longer = h; /* more than there is to tell */
+    longer.static_bytes += MORE;
+    expect_corrupt(codec, t, c.s, c.d, &longer, COUNT);
+    longer = h;
+    longer.dynamic_bytes += MORE;
+    expect_corrupt(codec, t, c.s, c.d, &longer, COUNT);
+    uint8_t heads[2 * BLOCKS]; /* bodies that go past the end */
+    memcpy(heads, c.s + HEADS, sizeof(heads));
+    for (unsigned b = 0; b < BLOCKS; b++) {
+        assert_int_not_equal(heads[2 * b], ZFMT_RAW);
+        c.s[HEADS + 2 * b] = ZFMT_RAW;
+        c.s[HEADS + 2 * b + 1] = 0;
+    }
+    expect_corrupt(codec, t, c.s, c.d, &h, COUNT);
+    memcpy(c.s + HEADS, heads, sizeof(heads));
+    for (unsigned k = 0; k < 3; k++) { /* a count too many, in the room that is there */
+        group = good;
+        group.n1 = (uint16_t)(group.n1 + (k == 0));
+        group.n2 = (uint16_t)(group.n2 + (k == 1));
+        group.n3 = (uint16_t)(group.n3 + (k == 2));
+        memcpy(c.s + TABLE, &group, sizeof(group));
+        expect_corrupt(codec, t, c.s, c.d, &h, COUNT);
+    }
+    for (unsigned k = 0; k < 2; k++) { /* more escapes than values, as many as the greatest dynamic part has room for */
+        const size_t room = c.bound.dynamic_bytes - 256, n = codec == zipcclCodecTier ? room * 4 : room;
+        const uint16_t most = (uint16_t)(n < 60000 ? n : 60000);
+        group = k ? (struct zfmt_group){.n1 = 1, .n2 = most} : (struct zfmt_group){.n1 = most};
+        longer.dynamic_bytes = codec == zipcclCodecTier ? layout_tier_dynamic(group.n1, group.n2, 0).size
+                                                        : layout_align(group.n1, ZFMT_ALIGN);
+        memset(c.d, 0, longer.dynamic_bytes);
+        memcpy(c.s + TABLE, &group, sizeof(group));
+        expect_corrupt(codec, t, c.s, c.d, &longer, COUNT);
+    }
+    /* Sizes beyond the bound, before there is a chunk. */
+    struct codec_sizes sizes;
+    assert_int_equal(codec_peek(codec, t, COUNT, &h, sizeof(h), &sizes), zipcclSuccess);
+    assert_int_equal(codec_peek(codec, t, COUNT, &h, sizeof(h) - 1, &sizes), zipcclCorruptData);
+    longer = h;
+    longer.dynamic_bytes = c.bound.dynamic_bytes + MORE;
+    assert_int_equal(codec_peek(codec, t, COUNT, &longer, sizeof(h), &sizes), zipcclCorruptData);
+    longer = h;
+    longer.static_bytes = c.bound.static_bytes + MORE;
+    assert_int_equal(codec_peek(codec, t, COUNT, &longer, sizeof(h), &sizes), zipcclCorruptData);
+    drop(&c);
+    memset(src, 0, (size_t)COUNT * 4); /* a base where the mode has none */
+    c = encode(codec, t, src, COUNT, 0);
+    memcpy(&h, c.s, sizeof(h));
+    c.s[HEADS + 1] ^= 1;
+    expect_corrupt(codec, t, c.s, c.d, &h, COUNT);
+    drop(&c);
+    release(src, (size_t)COUNT * 4, 1);
+}
+
+static void test_forged(void **state) {
+    (void)state;
+    for (unsigned t = 0; t < NUM_FLOATS; t++) {
+        forge(zipcclCodecTier, g_floats[t]);
+        forge(zipcclCodecTop7, g_floats[t]);
+    }
+}
+
 static void test_bounds(void **state) {
     (void)state;
     const size_t most = ZFMT_MAX_COUNT;
@@ -276,11 +460,31 @@ static void test_names(void **state) {
     assert_null(codec_name((zipcclCodec_t)7));
 }
 
+/* What is forced is what runs: else two instruction sets would be compared with themselves. */
+static void test_isas(void **state) {
+    (void)state;
+    const struct cpu_ops *seen[CODEC_NUM_ISAS];
+    unsigned n = 0;
+    for (unsigned isa = 0; isa < CODEC_NUM_ISAS; isa++) {
+        if (!codec_isa_force((enum codec_isa)isa))
+            continue;
+        assert_int_equal(codec_isa_current(), isa);
+        seen[n++] = cpu_ops_current();
+        for (unsigned k = 0; k + 1 < n; k++)
+            assert_ptr_not_equal(seen[k], seen[n - 1]);
+    }
+    assert_true(n >= 1 && seen[0] == &cpu_ops_scalar);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_inputs),       cmocka_unit_test(test_every_pattern), cmocka_unit_test(test_zeros_apart),
-        cmocka_unit_test(test_real_tensors), cmocka_unit_test(test_model),         cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_bounds),       cmocka_unit_test(test_names),
+        cmocka_unit_test(test_inputs),      cmocka_unit_test(test_every_pattern),
+        cmocka_unit_test(test_zeros_apart), cmocka_unit_test(test_zeros_and_escapes),
+        cmocka_unit_test(test_budgets),     cmocka_unit_test(test_real_tensors),
+        cmocka_unit_test(test_normal),      cmocka_unit_test(test_model),
+        cmocka_unit_test(test_hostile),     cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_bounds),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_isas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

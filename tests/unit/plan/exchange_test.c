@@ -244,6 +244,22 @@ static void test_transfers(void **state) {
         assert_int_equal(list[2 * i + 1].offset, from[i] * 20);
         assert_int_equal(list[i].buffer, 7);
     }
+    static const uint64_t counts[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}}, offsets[2][4] = {{9, 0, 2, 30}, {50, 7, 0, 1}};
+    static const uint64_t summed[2][4] = {{0, 1, 3, 6}, {0, 5, 11, 18}};
+    struct plan_call v = {.op = zipcclOpAllToAllv, .dtype = zipcclBfloat16, .root = 0};
+    v.send_counts = counts[0];
+    v.recv_counts = counts[1];
+    for (unsigned given = 0; given < 4; given++) { /* either's offsets, both's, none */
+        v.send_offsets = given & 1 ? offsets[0] : NULL;
+        v.recv_offsets = given & 2 ? offsets[1] : NULL;
+        assert_int_equal(plan_transfers(&v, 1, 4, 0, list), 8);
+        for (uint32_t i = 0; i < 8; i++) {
+            const unsigned way = !list[i].send;
+            const uint64_t *at = given >> way & 1 ? offsets[way] : summed[way];
+            assert_int_equal(list[i].count, counts[way][list[i].peer]);
+            assert_int_equal(list[i].offset, 2 * at[list[i].peer]);
+        }
+    }
     call.op = zipcclOpGather;
     call.root = 2;
     assert_int_equal(plan_transfers(&call, 1, 4, 0, list), 1);

@@ -173,6 +173,10 @@ static void check_sizes(struct sim *s) {
             }
             for (uint32_t i = 0; i < p->nsteps; i++) {
                 const struct plan_step *st = &p->steps[i];
+                zipcclOp_t called =
+                    st->kind == PLAN_ARRIVE || st->kind == PLAN_COPY ? zipcclNumOps : x->transfers[r][st->item].op;
+                if (after[i] && (called == zipcclOpSend || called == zipcclOpRecv))
+                    sim_fail(s, "rank %u step %u: a send or receive that waits for sizes", r, i);
                 bool data = (st->kind == PLAN_SEND || st->kind == PLAN_RECV) && st->tag != UINT32_MAX;
                 zipcclOp_t op = data ? x->transfers[r][st->item].op : zipcclNumOps;
                 data = data && op != zipcclOpSend && op != zipcclOpRecv &&

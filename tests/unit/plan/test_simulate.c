@@ -249,7 +249,14 @@ static void unmatched(void **state) {
     struct sketches differ = {.nnodes = 2};
     add(&differ, 0, PLAN_SEND, 1, 0, -1);
     add(&differ, 1, PLAN_RECV, 0, 0, -1);
+    const struct plan_step same = differ.nodes[1].steps[0];
     differ.nodes[1].steps[0].count = 7;
+    expect_end(&differ, SIMULATE_UNMATCHED, "node 1, step 0", "differ");
+    differ.nodes[1].steps[0] = same;
+    differ.nodes[1].steps[0].codec = zipcclCodecTier;
+    expect_end(&differ, SIMULATE_UNMATCHED, "node 1, step 0", "differ");
+    differ.nodes[1].steps[0] = same;
+    differ.nodes[1].steps[0].part = PLAN_DYNAMIC;
     expect_end(&differ, SIMULATE_UNMATCHED, "node 1, step 0", "differ");
     struct sketches far = {.nnodes = 2};
     add(&far, 0, PLAN_SEND, 9, 0, -1);

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "peer.pb-c.h"
 #include "proto/message.h"
 #include "proto/result.h"
 #include "proto/wire.h"
@@ -72,6 +73,8 @@ static void hostile(void **state) {
     }
     assert_int_equal(unpack_bytes(WIRE_STATUS_REPLY, bytes, n), zipcclInvalidArgument);
     assert_int_equal(unpack_bytes(WIRE_STATUS_REPLY, bytes, 100), zipcclSuccess);
+    /* Each of them far below the limit, all of them over it. */
+    assert_int_equal(unpack_bytes(WIRE_STATUS_REPLY, bytes, MESSAGE_MAX_MEMORY / 32), zipcclInvalidArgument);
     free(bytes);
     const uint8_t cut[] = {4 << 3 | 2, 200, 'a'};
     assert_int_equal(unpack_bytes(WIRE_HELLO, cut, sizeof cut), zipcclInvalidArgument);
@@ -125,6 +128,92 @@ static void gpus(void **state) {
     assert_int_equal(repack(WIRE_STREAM_DETACH, &none.base), zipcclInvalidArgument);
 }
 
+/* What joins a communicator: who acts on it copies by these sizes, and indexes by these ranks. */
+static void joins(void **state) {
+    (void)state;
+    static uint8_t bytes[8192];
+    static char text[] = "node", none[] = "", escape[] = "\x1b";
+    Zipccl__CommInit init = ZIPCCL__COMM_INIT__INIT;
+    const ProtobufCBinaryData id = {sizeof(struct wire_unique_id), bytes};
+    init.unique_id = id;
+    init.nranks = 4;
+    init.rank = 3;
+    assert_int_equal(repack(WIRE_COMM_INIT, &init.base), zipcclSuccess);
+    init.unique_id.len--;
+    assert_int_equal(repack(WIRE_COMM_INIT, &init.base), zipcclInvalidArgument);
+    init.unique_id = id;
+    init.device = (ProtobufCBinaryData){15, bytes};
+    assert_int_equal(repack(WIRE_COMM_INIT, &init.base), zipcclInvalidArgument);
+    init.device.len = 0;
+    init.rank = 4;
+    assert_int_equal(repack(WIRE_COMM_INIT, &init.base), zipcclInvalidArgument);
+    init.nranks = 65537;
+    assert_int_equal(repack(WIRE_COMM_INIT, &init.base), zipcclInvalidArgument);
+
+    Zipccl__Peer__PeerHello hello = ZIPCCL__PEER__PEER_HELLO__INIT;
+    hello.version_min = hello.version_max = 1;
+    hello.node = text;
+    hello.instance = (ProtobufCBinaryData){16, bytes};
+    assert_int_equal(repack(WIRE_PEER_HELLO, &hello.base), zipcclSuccess);
+    hello.instance.len = 15;
+    assert_int_equal(repack(WIRE_PEER_HELLO, &hello.base), zipcclInvalidArgument);
+    hello.instance.len = 16;
+    hello.node = none;
+    assert_int_equal(repack(WIRE_PEER_HELLO, &hello.base), zipcclInvalidArgument);
+
+    Zipccl__Peer__PeerJoin join = ZIPCCL__PEER__PEER_JOIN__INIT;
+    join.nranks = 2;
+    assert_int_equal(repack(WIRE_PEER_JOIN, &join.base), zipcclSuccess);
+    join.rank = 2;
+    assert_int_equal(repack(WIRE_PEER_JOIN, &join.base), zipcclInvalidArgument);
+    join.rank = 1;
+    join.fabric_name = escape;
+    assert_int_equal(repack(WIRE_PEER_JOIN, &join.base), zipcclInvalidArgument);
+
+    Zipccl__Peer__PeerAbort failure = ZIPCCL__PEER__PEER_ABORT__INIT;
+    assert_int_equal(repack(WIRE_PEER_ABORT, &failure.base), zipcclInvalidArgument); /* an error that is none */
+}
+
+/* The table of nodes and ranks: right, and with one thing wrong. */
+static void tables(void **state) {
+    (void)state;
+    static uint8_t bytes[32];
+    static char text[] = "node", escape[] = "\x1b";
+    for (unsigned wrong = 0; wrong < 9; wrong++) {
+        uint32_t ranks[2][2] = {{0, 2}, {1, 3}};
+        Zipccl__Peer__PeerNode nodes[2], *list[2] = {&nodes[0], &nodes[1]};
+        Zipccl__Peer__PeerTable table = ZIPCCL__PEER__PEER_TABLE__INIT;
+        const char *why;
+        for (unsigned i = 0; i < 2; i++) {
+            zipccl__peer__peer_node__init(&nodes[i]);
+            nodes[i].node = nodes[i].listen = text;
+            nodes[i].instance = (ProtobufCBinaryData){16, bytes};
+            nodes[i].ranks = ranks[i];
+            nodes[i].n_ranks = 2;
+        }
+        table.nodes = list;
+        table.n_nodes = 2;
+        table.secret = (ProtobufCBinaryData){32, bytes};
+        if (wrong == 1)
+            table.n_nodes = 0;
+        else if (wrong == 2)
+            table.secret.len = 31;
+        else if (wrong == 3)
+            nodes[1].instance.len = 17;
+        else if (wrong == 4)
+            nodes[1].n_ranks = 0;
+        else if (wrong == 5)
+            ranks[1][1] = 4;
+        else if (wrong == 6)
+            ranks[0][0] = UINT32_MAX;
+        else if (wrong == 7)
+            nodes[0].listen = escape;
+        else if (wrong == 8)
+            nodes[0].fabric.len = 4097; /* only counted */
+        assert_int_equal(message_check(WIRE_PEER_TABLE, &table.base, &why), wrong == 0);
+    }
+}
+
 /* What goes into terminals: nothing that a terminal takes for a command, nothing that turns the text around. */
 static void printable(void **state) {
     static const char *const bad[] = {"a\x1b[2J",
@@ -166,7 +255,8 @@ static void names(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip), cmocka_unit_test(hostile), cmocka_unit_test(gpus),
-                                       cmocka_unit_test(names), cmocka_unit_test(printable)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trip), cmocka_unit_test(hostile), cmocka_unit_test(gpus),  cmocka_unit_test(names),
+        cmocka_unit_test(printable),  cmocka_unit_test(joins),   cmocka_unit_test(tables)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

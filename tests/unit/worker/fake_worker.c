@@ -79,6 +79,24 @@ static void launch(const struct worker_record *r) {
         tell(&answer);
 }
 
+/* late: three at once. */
+static void answer(struct worker_record reply) {
+    static struct worker_record late[3];
+    static unsigned n;
+    if (does("denies")) {
+        reply.reply.result = zipcclInvalidArgument;
+        snprintf(reply.reply.text, sizeof(reply.reply.text), "no such handle");
+    }
+    if (does("late")) {
+        late[n++] = reply;
+        for (unsigned i = 0; n == 3 && i < n; i++)
+            tell(&late[i]);
+        n %= 3;
+    } else if (!does("mute")) {
+        tell(&reply);
+    }
+}
+
 static void grow(const struct worker_record *r) {
     struct worker_record grown = {.type = WORKER_GROWN,
                                   .grown = {.base = r->map.base, .aliased = !does("one-address")}};
@@ -106,7 +124,7 @@ static void handle(const struct worker_record *r) {
     if (r->type == WORKER_GATE && does("works"))
         tell(&opened);
     if (r->call)
-        tell(&reply);
+        answer(reply);
 }
 
 int fake_worker_run(int fd) {

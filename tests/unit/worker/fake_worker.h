@@ -6,8 +6,9 @@
 #ifndef ZIPCCL_TESTS_FAKE_WORKER_H
 #define ZIPCCL_TESTS_FAKE_WORKER_H
 
-/* works, slot, sizes, result, ring, dies, stops, failed, unready, exits, refuses; of NCCL's commands: no-launch (dies),
- * fails, wrong; asked for memory of the GPU: no-memory, one-address, other-memory (says that it made another one) */
+/* works, slot, sizes, result, ring, dies, stops, failed, unready, exits, refuses; of calls: mute, late (three at once),
+ * denies; of NCCL's commands: no-launch (dies), fails, wrong; asked for memory of the GPU: no-memory, one-address,
+ * other-memory (says that it made another one) */
 #define FAKE_WORKER "FAKE_WORKER"
 
 int fake_worker_run(int fd);

@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/worker/worker.h"
 #include "fake_worker.h"
+#include "tests/unit/worker/waited.h"
 
 #define BYTES ((size_t)1 << 20)
 
@@ -68,7 +68,7 @@ static struct device_memory import(unsigned gpu) {
                                      .id = ++id};
     struct device_memory m;
     const char *why = "";
-    if (device_workers.import(g_device, &in, &m, &why) != zipcclSuccess)
+    if (waited_import(g_device, &in, &m, &why) != zipcclSuccess)
         fail_msg("%s", why);
     return m;
 }
@@ -130,7 +130,7 @@ static void test_many(void **state) {
         assert_int_equal(a.result, zipcclSuccess);
         assert_int_equal(sum, (uint64_t)(i == 7 ? NCCL_MAX_OPS : i % 40) * (i + 1));
     }
-    device_workers.release(g_device, &m);
+    waited_release(g_device, &m);
     close_all();
 }
 
@@ -158,7 +158,7 @@ static void test_memory(void **state) {
     ask_ops(NCCL_LAUNCH, 5, &m, 2, BYTES - 64);
     (void)expect(0, NCCL_LAUNCH, 1, 5, zipcclSuccess);
     g_gpus->free(g_device, pinned, 5000);
-    device_workers.release(g_device, &m);
+    waited_release(g_device, &m);
     close_all();
 }
 
@@ -188,6 +188,8 @@ static void lose(const char *mode, const char *says) {
     (void)expect(0, NCCL_ABORT, 1, 4, zipcclSuccess);
     ask_ops(NCCL_LAUNCH, 5, &m, 1, 100);
     (void)expect(0, NCCL_LAUNCH, 1, 5, zipcclAborted);
+    ask_ops(NCCL_COLLECTIVE, 9, &m, 2, 100);
+    (void)expect(0, NCCL_COLLECTIVE, 1, 9, zipcclAborted);
     ask(0, NCCL_MAKE, 2, 6);
     (void)expect(0, NCCL_MAKE, 2, 6, zipcclSuccess);
     struct nccl_command old = {.comm = 2, .id = 7, .what = NCCL_LAUNCH, .nops = 1};
@@ -196,7 +198,7 @@ static void lose(const char *mode, const char *says) {
     assert_non_null(strstr(expect(0, NCCL_LAUNCH, 2, 7, zipcclUnhandledDeviceError), says));
     ask(1, NCCL_LEAVE, 1, 8); /* the other GPU has heard nothing of it */
     (void)expect(1, NCCL_LEAVE, 1, 8, zipcclSuccess);
-    device_workers.release(g_device, &m);
+    waited_release(g_device, &m);
     close_all();
 }
 
@@ -223,7 +225,7 @@ static void test_fails(void **state) {
     (void)expect(0, NCCL_LAUNCH, 1, 3, zipcclSuccess);
     ask(0, NCCL_ABORT, 1, 4);
     (void)expect(0, NCCL_ABORT, 1, 4, zipcclSuccess);
-    device_workers.release(g_device, &m);
+    waited_release(g_device, &m);
     close_all();
 }
 

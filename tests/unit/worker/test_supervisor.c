@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "daemon/worker/worker.h"
 #include "fake_worker.h"
 #include "kernels/codec.h"
+#include "tests/unit/worker/waited.h"
 
 #define COUNT 4096u
 
@@ -64,7 +64,7 @@ static struct device_memory import(unsigned gpu) {
                                      .id = ++id};
     struct device_memory m;
     const char *why = "";
-    if (device_workers.import(g_device, &in, &m, &why) != zipcclSuccess)
+    if (waited_import(g_device, &in, &m, &why) != zipcclSuccess)
         fail_msg("%s", why);
     assert_true(device_workers.on_gpu(g_device, m.base));
     return m;
@@ -109,7 +109,7 @@ static struct device_stream *open_stream(unsigned gpu) {
     const uint8_t uuid[DEVICE_UUID_BYTES] = {(uint8_t)(gpu + 1)};
     struct device_stream *stream;
     const char *why = "";
-    if (device_workers.stream_open(g_device, uuid, events, 5, &stream, &why) != zipcclSuccess)
+    if (waited_stream_open(g_device, uuid, events, 5, &stream, &why) != zipcclSuccess)
         fail_msg("%s", why);
     return stream;
 }
@@ -159,11 +159,11 @@ static void lose(const char *mode, const char *says) {
         assert_true(device_workers.gpu(g_device, 0, &gpu) && gpu.restarts == 1);
     }
     struct device_memory fresh = import(0);
-    device_workers.stream_close(stream);
-    device_workers.stream_close(other);
-    device_workers.release(g_device, &bad);
-    device_workers.release(g_device, &good);
-    device_workers.release(g_device, &fresh);
+    waited_stream_close(g_device, stream);
+    waited_stream_close(g_device, other);
+    waited_release(g_device, &bad);
+    waited_release(g_device, &good);
+    waited_release(g_device, &fresh);
     device_workers.free(g_device, slot, room);
     device_workers.close(g_device);
 }
@@ -204,7 +204,7 @@ static void test_refuses(void **state) {
     assert_true(strlen(job.why) > 100 && job.why[strspn(job.why, "x")] == '\0');
     assert_int_equal(g_lost, 0);
     device_workers.free(g_device, slot, COUNT * 16);
-    device_workers.release(g_device, &m);
+    waited_release(g_device, &m);
     device_workers.close(g_device);
 }
 
