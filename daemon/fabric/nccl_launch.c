@@ -60,6 +60,20 @@ static void note_failure(struct nccl_launcher *l, struct nccl_made *comm, zipccl
     nccl_task_answer(l, failure, result);
 }
 
+/* NCCL says that it failed. A node that aborts looks like one that is gone: what happened is told by the daemons, or by
+ * UCX, if they are given time. */
+static void hear_failure(struct nccl_launcher *l, struct nccl_made *comm, ncclResult_t state) {
+    if (state == ncclRemoteError && comm->failed_at == 0)
+        comm->failed_at = nccl_now_ns();
+    else if (state != ncclRemoteError || nccl_now_ns() - comm->failed_at > GRACE_NS)
+        note_failure(l, comm, result_of(state));
+}
+
+/* It is given time. */
+static bool is_in_doubt(const struct nccl_made *comm) {
+    return comm && !comm->broken && comm->failure && comm->failed_at != 0;
+}
+
 static cudaEvent_t get_event(struct nccl_launcher *l) {
     cudaEvent_t event = NULL;
     if (l->nspare_events > 0)
@@ -111,9 +125,10 @@ static void free_comm(struct nccl_launcher *l, struct nccl_made *comm) {
     while (*p != comm)
         p = &(*p)->next;
     *p = comm->next;
-    for (struct nccl_task *task = l->flying.head; task; task = task->next) {
-        if (task->comm == comm)
-            task->comm = NULL;
+    struct nccl_task *const lists[] = {l->flying.head, l->in_doubt.head};
+    for (unsigned i = 0; i < 2; i++) {
+        for (struct nccl_task *task = lists[i]; task; task = task->next)
+            task->comm = task->comm == comm ? NULL : task->comm;
     }
     free(comm->failure);
     free((void *)comm->registered);
@@ -316,7 +331,7 @@ static bool launch(struct nccl_launcher *l, struct nccl_task *task, bool *flies)
     if (state == ncclInProgress && comm && !comm->broken)
         return false;
     if (comm && is_bad(state))
-        note_failure(l, comm, result_of(state));
+        hear_failure(l, comm, state);
     *flies = true;
     return true;
 }
@@ -348,12 +363,29 @@ static void look_for_failures(struct nccl_launcher *l) {
     for (struct nccl_task *task = l->flying.head; task; task = task->next) {
         struct nccl_made *comm = task->comm;
         ncclResult_t state = !comm || comm->broken || !comm->failure ? ncclSuccess : ask_state(l, comm);
-        /* A node that aborts looks like one that is gone: what happened is told by the daemons, or by UCX. */
-        if (state == ncclRemoteError && comm->failed_at == 0)
-            comm->failed_at = nccl_now_ns();
-        else if (is_bad(state) && (state != ncclRemoteError || nccl_now_ns() - comm->failed_at > GRACE_NS))
-            note_failure(l, comm, result_of(state));
+        if (is_bad(state))
+            hear_failure(l, comm, state);
     }
+}
+
+/* What has landed of communicators that failed, or may have: not before it is known. */
+static bool land_doubted(struct nccl_launcher *l) {
+    struct nccl_task *task = l->in_doubt.head;
+    bool any = false;
+    nccl_tasks_init(&l->in_doubt);
+    while (task) {
+        struct nccl_task *next = task->next;
+        if (is_in_doubt(task->comm))
+            hear_failure(l, task->comm, ncclRemoteError);
+        if (is_in_doubt(task->comm)) {
+            nccl_tasks_push(&l->in_doubt, task);
+        } else {
+            nccl_task_answer(l, task, zipcclAborted);
+            any = true;
+        }
+        task = next;
+    }
+    return any;
 }
 
 static bool land(struct nccl_launcher *l) {
@@ -364,11 +396,15 @@ static bool land(struct nccl_launcher *l) {
             break;
         (void)nccl_tasks_pop(&l->flying);
         put_event(l, task->event);
+        if (is_in_doubt(task->comm)) {
+            nccl_tasks_push(&l->in_doubt, task);
+            continue;
+        }
         bool bad = !task->comm || task->comm->broken || !task->comm->failure;
         nccl_task_answer(l, task, error != cudaSuccess ? zipcclSystemError : bad ? zipcclAborted : zipcclSuccess);
     }
     look_for_failures(l);
-    return any;
+    return land_doubted(l) || any;
 }
 
 /* ---- copies ---- */
@@ -463,7 +499,7 @@ bool nccl_launch_run(struct nccl_launcher *l) {
 }
 
 bool nccl_launch_is_busy(const struct nccl_launcher *l) {
-    return l->waiting.head || l->flying.head || l->copying.head || l->leaving.head;
+    return l->waiting.head || l->flying.head || l->in_doubt.head || l->copying.head || l->leaving.head;
 }
 
 static void drop(struct nccl_launcher *l, struct nccl_tasks *tasks) {
@@ -485,5 +521,6 @@ void nccl_launch_end(struct nccl_launcher *l) {
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
     }
     drop(l, &l->flying);
+    drop(l, &l->in_doubt);
     drop(l, &l->copying);
 }

@@ -144,7 +144,8 @@ struct nccl_launcher *nccl_launcher_open(const struct nccl_library *library, int
     l->library = library;
     l->gpu = gpu;
     l->wake = wake;
-    struct nccl_tasks *queues[] = {&l->orders, &l->answers, &l->waiting, &l->flying, &l->copying, &l->leaving};
+    struct nccl_tasks *queues[] = {&l->orders,  &l->answers, &l->waiting, &l->flying,
+                                   &l->copying, &l->leaving, &l->in_doubt};
     for (size_t i = 0; i < sizeof(queues) / sizeof(queues[0]); i++)
         nccl_tasks_init(queues[i]);
     pthread_mutex_init(&l->lock, NULL);

@@ -51,6 +51,7 @@ struct nccl_launcher {
     struct nccl_tasks waiting; /* in order; the head may have begun */
     bool begun;
     struct nccl_tasks flying, copying, leaving;
+    struct nccl_tasks in_doubt;       /* landed, of communicators of which NCCL says that another node is gone */
     cudaStream_t stream, copy_stream; /* NULL: the GPU gives none */
     cudaEvent_t spare_events[64];
     unsigned nspare_events;
