@@ -14,7 +14,7 @@
 #define LONG_OPS    8
 #define IDLE_S      1.0
 #define LATE_S      0.1
-#define IDLE_MOST_S 0.15 /* of IDLE_S; whoever spins takes all of it */
+#define IDLE_MOST_S 0.3 /* of IDLE_S; whoever spins takes all of it */
 
 enum { BUSY, ENDED };
 
@@ -79,6 +79,7 @@ static void small_then_idle(struct e2e *e, const char *layout, unsigned ndaemons
 
 static void case_daemon(struct e2e *e) {
     e2e_daemons(e, 2);
+    e2e_sleep(0.3); /* it listens a little before all of its start is over */
     idle_for(e, 0, "at start");
     small_then_idle(e, "00", 1, NULL);
     small_then_idle(e, "01", 2, NULL);
