@@ -99,7 +99,8 @@ struct switch_kind {
     int32_t credit;                    /* the budget, of RACE_ONE for an operation's time */
     uint64_t recent_ns[SWITCH_RECENT]; /* of the one in force on the worst node, youngest first */
     uint32_t nrecent;
-    bool waits; /* a measured one, for the next time of the one in force */
+    uint32_t noise; /* how much they vary, of late, of RACE_ONE */
+    bool waits;     /* a measured one, for the next time of the one in force */
     uint32_t waiting;
     bool paid, from_purse; /* it was measured on purpose; who paid for that */
     uint64_t waiting_ns;

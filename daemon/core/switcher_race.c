@@ -26,6 +26,7 @@
 #define UNLIKELY     (RACE_ONE * 9u / 8) /* one that should be so slow, by what is known or in noise, must win twice */
 #define NOISY        (RACE_ONE / 16u)
 #define NOISE_MOST   (RACE_ONE * 3 / 10)
+#define NOISE_OF     16u                   /* times that it is the mean of, weighted to the last ones */
 #define GUESS_MOST   (RACE_ONE * 30 / 100) /* what is asked for one that was never measured */
 /* Percent: those in force before and after differ so much that what is between tells nothing. */
 #define BREAK_SLOW 130u
@@ -58,6 +59,7 @@ void race_reset(struct switch_kind *k, uint32_t keep) {
         k->candidates[i].purse = 0;
     }
     k->nrecent = k->nrecent < keep ? k->nrecent : keep;
+    k->noise = 0;
     k->credit = k->eager ? CREDIT_EAGER : CREDIT_FIRST;
     k->waits = k->paid = false;
 }
@@ -89,13 +91,18 @@ uint32_t race_ratio_of(uint64_t a, uint64_t b) {
 }
 
 /* How much times vary: the width of the middle ones of the last five, of RACE_ONE. */
-static uint32_t noise(const struct switch_kind *k) {
+static uint32_t width(const struct switch_kind *k) {
     uint64_t sorted[SWITCH_RECENT] = {0};
     uint32_t n = sort_recent(k, sorted);
     if (n < SWITCH_RECENT)
         return 0;
     uint32_t wide = race_ratio_of(sorted[n - 2], sorted[1]) - RACE_ONE;
     return wide < NOISE_MOST ? wide : NOISE_MOST;
+}
+
+/* The same of late: five times that lie close together by chance do not make a sample of a noisy kind worth more. */
+static uint32_t noise(const struct switch_kind *k) {
+    return larger(width(k), k->noise);
 }
 
 /* The lower middle of the samples. */
@@ -143,7 +150,7 @@ uint32_t race_low(const struct switch_kind *k, uint32_t i) {
     if (c->nsamples == 0)
         return expected(k, i, c->hope_ns);
     size_t step = step_of(c->nsamples);
-    uint32_t ratio = measured_ratio(c), hope = larger(steps[step].hope, noise(k) * steps[step].noise / RACE_ONE);
+    uint32_t ratio = measured_ratio(c), hope = larger(steps[step].hope, width(k) * steps[step].noise / RACE_ONE);
     return ratio > hope ? ratio - hope : 1;
 }
 
@@ -312,6 +319,7 @@ uint32_t race_sample(struct switch_kind *k, uint32_t i, uint64_t ns) {
     memmove(&k->recent_ns[1], &k->recent_ns[0], (SWITCH_RECENT - 1) * sizeof k->recent_ns[0]);
     k->recent_ns[0] = ns;
     k->nrecent += k->nrecent < SWITCH_RECENT;
+    k->noise = (k->noise * (NOISE_OF - 1) + width(k)) / NOISE_OF;
     k->candidates[i].agreed_ns = race_recent_ns(k);
     bool waits = k->waits;
     k->waits = false;
