@@ -213,7 +213,7 @@ void process_failed(struct process *p, const char *why) {
 }
 
 /* The process that has an error that stays is of no use: the next one begins anew. */
-static void end_if_failed(struct process *p) {
+void process_end_if_failed(struct process *p) {
     struct device_gpu gpu;
     for (unsigned i = 0; p->ops->gpu(p->device, i, &gpu); i++) {
         if (gpu.failed)
@@ -253,7 +253,7 @@ static void loop(struct process *p) {
         if (fds[3].revents)
             process_launches_hear(p);
         fds[3].fd = p->launches.wake; /* from the first launch on */
-        end_if_failed(p);
+        process_end_if_failed(p);
         bool busy = show_beats(p), sleeps = worker_ring_sleep(ring);
         if (sleeps)
             heartbeat_idle(own);

@@ -56,7 +56,9 @@ struct process {
         struct nccl_launcher *launcher; /* NULL: there was no command yet */
         int wake;                       /* -1: likewise */
         bool looking;                   /* it was asked whether the GPU works */
-        bool filling;                   /* the operations of `command` come now */
+        struct nccl_answer *held;       /* until it has said */
+        uint32_t nheld, held_room;
+        bool filling; /* the operations of `command` come now */
         uint32_t missing;
         zipcclResult_t refused; /* as of a job */
         const char *why;
@@ -68,6 +70,7 @@ struct process {
 void process_broken(const char *what) __attribute__((noreturn));
 /* Nor does this: the GPU has an error that stays. */
 void process_failed(struct process *p, const char *why) __attribute__((noreturn));
+void process_end_if_failed(struct process *p); /* where the device says so */
 /* Waits for room where there is none. */
 void process_tell(struct process *p, const struct worker_record *record);
 /* value: NULL: none. */

@@ -3,6 +3,7 @@
  * NCCL in a worker: its launching side of the GPU, what the daemon asks of it, and its answers.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -32,6 +33,8 @@ static bool load(struct process *p, int *version, const char **why) {
     return false;
 }
 #endif
+
+#define CAUSE_MS 100u /* for the device to find what NCCL has met */
 
 void process_nccl(struct process *p, const struct worker_record *r) {
     const char *why = NULL;
@@ -138,6 +141,12 @@ void process_ops(struct process *p, const struct worker_record *r) {
 static void end_if_unable(struct process *p, const struct nccl_answer *answer) {
     if (answer->what != NCCL_LOOK || answer->result != zipcclUnhandledDeviceError)
         return;
+    /* What failed, the device knows, or will in a moment. */
+    for (unsigned i = 0; i < CAUSE_MS; i++) {
+        p->ops->poll(p->device);
+        process_end_if_failed(p);
+        (void)usleep(1000);
+    }
     process_failed(p, "NCCL's launching side finds the GPU failed");
 }
 
@@ -150,6 +159,23 @@ static void look(struct process *p, const struct nccl_answer *answer) {
     p->launches.looking = p->launches.gpus->ask(p->launches.launcher, &command);
 }
 
+static void tell_answer(struct process *p, const struct nccl_answer *answer) {
+    tell(p, answer->what == NCCL_FAILED ? WORKER_UNASKED : (uint32_t)answer->id, answer);
+}
+
+/* Until the GPU has said: where it has failed this process ends of that, with the reason, and not the answer. */
+static void hold(struct process *p, const struct nccl_answer *answer) {
+    if (p->launches.nheld == p->launches.held_room) {
+        const uint32_t room = p->launches.held_room ? 2 * p->launches.held_room : 16;
+        struct nccl_answer *held = realloc(p->launches.held, room * sizeof(*held));
+        if (!held)
+            process_broken("more answers than there is memory for");
+        p->launches.held = held;
+        p->launches.held_room = room;
+    }
+    p->launches.held[p->launches.nheld++] = *answer;
+}
+
 void process_launches_hear(struct process *p) {
     struct nccl_answer answer;
     uint64_t count;
@@ -158,13 +184,19 @@ void process_launches_hear(struct process *p) {
     ssize_t n = read(p->launches.wake, &count, sizeof(count));
     (void)n; /* nothing to read: there is none */
     while (p->launches.gpus->hear(p->launches.launcher, &answer)) {
-        bool own = answer.what == NCCL_LOOK && answer.id == WORKER_UNASKED;
-        if (own)
-            p->launches.looking = false;
-        else
-            tell(p, answer.what == NCCL_FAILED ? WORKER_UNASKED : (uint32_t)answer.id, &answer);
         end_if_unable(p, &answer);
+        if (answer.what == NCCL_LOOK && answer.id == WORKER_UNASKED) {
+            p->launches.looking = false;
+            for (uint32_t i = 0; i < p->launches.nheld; i++)
+                tell_answer(p, &p->launches.held[i]);
+            p->launches.nheld = 0;
+            continue;
+        }
         look(p, &answer);
+        if (p->launches.looking)
+            hold(p, &answer);
+        else
+            tell_answer(p, &answer);
     }
 }
 
@@ -181,6 +213,9 @@ void process_launches_close(struct process *p) {
     p->launches.gpus->launcher_close(p->launches.launcher);
     p->launches.launcher = NULL;
     p->launches.looking = false;
+    free(p->launches.held);
+    p->launches.held = NULL;
+    p->launches.nheld = p->launches.held_room = 0;
 }
 
 void process_launch_close(struct process *p, const struct worker_record *r) {
