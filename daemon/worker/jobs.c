@@ -167,8 +167,7 @@ const char *worker_job_done(struct worker *w, const struct worker_record *r) {
             return "more coded bytes than there can be";
     }
     char text[WORKER_TEXT_BYTES];
-    memcpy(text, r->done.text, sizeof(text));
-    text[sizeof(text) - 1] = '\0';
+    worker_text_of(text, r->done.text);
     job->result = (zipcclResult_t)r->done.result;
     job->why = text[0] ? workers_text(w->device, text) : NULL;
     job->bad_input = r->done.bad_input;

@@ -298,8 +298,7 @@ const char *worker_launch_answered(struct worker *w, const struct worker_record 
     if (!l || r->answer.result >= zipcclNumResults)
         return "an answer to nothing";
     const zipcclResult_t result = (zipcclResult_t)r->answer.result;
-    memcpy(text, r->answer.text, sizeof(text));
-    text[sizeof(text) - 1] = '\0';
+    worker_text_of(text, r->answer.text);
     const char *why = result != zipcclSuccess && text[0] ? workers_text(w->device, text) : NULL;
     if (r->answer.number == WORKER_UNASKED) {
         struct launch_comm *c = *find_comm(l, r->answer.comm);

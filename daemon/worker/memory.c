@@ -16,6 +16,11 @@ struct memory *memory_of(const struct device *d, const void *ptr) {
     return (struct memory *)ranges_find(&d->ranges, ptr);
 }
 
+void *memory_reserve(size_t bytes) {
+    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return base == MAP_FAILED ? NULL : base;
+}
+
 const char *memory_dead(const struct memory *m) {
     return m->home ? worker_lost(m->home, m->home_generation) : NULL;
 }
@@ -135,8 +140,8 @@ static void opened(struct errand *e) {
 /* As far as it goes at once: the worker is asked for the rest. */
 static zipcclResult_t import_gpu(struct memory *m, const struct device_import *in, const char **why) {
     *why = "no addresses for memory of a GPU";
-    void *base = mmap(NULL, in->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED)
+    void *base = memory_reserve(in->bytes);
+    if (!base)
         return zipcclOutOfMemory;
     m->range = (struct range){base, in->bytes};
     if (in->handle)

@@ -69,8 +69,8 @@ static struct slab *slab_new(struct worker *w, size_t bytes) {
     slab->memory = m;
     *m = (struct memory){
         .kind = DEVICE_MEMORY_CUDA_OWN, .slab = slab, .home = w, .home_generation = w->generation, .fd = -1};
-    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base != MAP_FAILED) {
+    void *base = memory_reserve(bytes);
+    if (base) {
         m->range = (struct range){base, bytes};
         if (extents_open(&slab->gaps, bytes) && ranges_add(&w->device->ranges, &m->range))
             return slab;
@@ -179,8 +179,7 @@ const char *pool_grown(struct worker *w, const struct worker_record *r) {
         return NULL;
     }
     char text[WORKER_TEXT_BYTES];
-    memcpy(text, r->grown.text, sizeof(text));
-    text[sizeof(text) - 1] = '\0';
+    worker_text_of(text, r->grown.text);
     tell(w, "GPU %u (%s): no memory for its pool (gpu_pool): %.160s; coded chunks go through pinned host memory",
          w->ordinal, w->name, text);
     p->retry_ns = workers_now_ns() + RETRY_NS;

@@ -172,8 +172,7 @@ void worker_gate_opened(struct worker *w, const struct worker_record *r) {
     if (!g->stream || g->serial != serial || g->stream->worker != w || !g->sent || g->opened)
         return;
     char text[WORKER_TEXT_BYTES];
-    memcpy(text, r->opened.text, sizeof(text));
-    text[sizeof(text) - 1] = '\0';
+    worker_text_of(text, r->opened.text);
     open_gate(d, g, r->opened.result == zipcclSuccess ? zipcclSuccess : zipcclUnhandledDeviceError,
               text[0] ? workers_text(d, text) : NULL);
 }

@@ -159,7 +159,7 @@ void worker_kill(struct worker *w, const char *format, ...) {
     workers_arm(w->device);
 }
 
-static void text_of(char out[WORKER_TEXT_BYTES], const char text[WORKER_TEXT_BYTES]) {
+void worker_text_of(char out[WORKER_TEXT_BYTES], const char text[WORKER_TEXT_BYTES]) {
     memcpy(out, text, WORKER_TEXT_BYTES);
     out[WORKER_TEXT_BYTES - 1] = '\0';
 }
@@ -183,7 +183,7 @@ static void heard_gpu(struct worker *w, const struct worker_record *r) {
 
 static void heard_ready(struct worker *w, const struct worker_record *r) {
     char text[WORKER_TEXT_BYTES], event[2 * WORKER_TEXT_BYTES];
-    text_of(text, r->reply.text);
+    worker_text_of(text, r->reply.text);
     if (r->reply.result != zipcclSuccess || w->state != WORKER_STARTING) {
         w->reply = *r;
         worker_kill(w, "%s", text);
@@ -228,7 +228,7 @@ static void heard(struct worker *w, const struct worker_record *r) {
         break;
     case WORKER_FAILED:
         if (!w->cause[0])
-            text_of(w->cause, r->reply.text);
+            worker_text_of(w->cause, r->reply.text);
         break;
     default:
         wrong = "a record of no kind";

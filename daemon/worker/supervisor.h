@@ -238,6 +238,7 @@ zipcclResult_t workers_import(struct device *d, const struct device_import *impo
                               const char **why);
 bool workers_release(struct device *d, struct device_memory *memory, struct device_call *call);
 struct memory *memory_of(const struct device *d, const void *ptr);
+void *memory_reserve(size_t bytes); /* addresses that fault; NULL: there are none. Given back by munmap */
 /* Tells the worker of it where it does not know; false: it dies, or has no room for a descriptor now. */
 bool memory_tell(struct worker *w, struct memory *m);
 /* All workers that know it forget it: told so before they are told of other memory at its addresses. */
@@ -273,6 +274,8 @@ void worker_launches_fail(struct worker *w, const char *why);
 void worker_launches_free(struct worker *w);
 
 /* supervise.c */
+/* What a worker says, with an end. */
+void worker_text_of(char out[WORKER_TEXT_BYTES], const char text[WORKER_TEXT_BYTES]);
 /* How long what needs a worker waits for a new one. */
 #define WORKER_AWAIT_NS 2000000000ull
 /* Why what the process of that generation had is gone; NULL: it is not, or not yet: then it is not known why. */

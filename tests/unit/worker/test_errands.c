@@ -3,7 +3,6 @@
  * What clients ask of a worker and wait for: memory and streams that open and close. The device never waits for it, so
  * the other GPU's work goes on; each call ends once, with the worker's answer or the reason of its death.
  */
-#include <dirent.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -19,6 +18,7 @@
 
 #include "fake_worker.h"
 #include "kernels/codec.h"
+#include "tests/unit/worker/fds.h"
 #include "tests/unit/worker/waited.h"
 
 #define COUNT 4096u
@@ -260,16 +260,6 @@ static void test_next_worker(void **state) {
     work(&a.memory);
     waited_release(g_device, &a.memory);
     device_workers.close(g_device);
-}
-
-static unsigned count_fds(void) {
-    unsigned n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    assert_non_null(dir);
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
 }
 
 /* A device that is closed calls nobody, and leaves nothing. */

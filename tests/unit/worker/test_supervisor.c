@@ -3,7 +3,6 @@
  * The daemon's side of workers, with workers that die, stop, and lie: its own memory stays whole, jobs and gates end
  * with a reason, the other GPU goes on, and a new worker takes what comes next. No GPU is wanted.
  */
-#include <dirent.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +16,7 @@
 
 #include "fake_worker.h"
 #include "kernels/codec.h"
+#include "tests/unit/worker/fds.h"
 #include "tests/unit/worker/waited.h"
 
 #define COUNT 4096u
@@ -215,16 +215,6 @@ static void test_start(void **state) {
     assert_string_equal(why, "no GPU: none here");
     assert_int_equal(open_mode("exits", &why), zipcclUnhandledDeviceError);
     assert_non_null(strstr(why, "code 9"));
-}
-
-static unsigned count_fds(void) {
-    unsigned n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    assert_non_null(dir);
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
 }
 
 /* Scratch keeps its addresses apart, and gives back what is too much; nothing is left of a device. */
