@@ -94,8 +94,8 @@ static void job_done(struct device_job *job) {
     g_done++;
 }
 
-/* A job on that memory is done. */
-static void work(const struct device_memory *m) {
+/* A job on that memory is done; meanwhile() once it is submitted. */
+static void work_and(const struct device_memory *m, void (*meanwhile)(void)) {
     const struct codec_sizes bound = codec_bound(zipcclCodecTier, zipcclFloat32, COUNT);
     uint8_t *slot = device_workers.alloc(g_device, 4 * BYTES);
     struct device_job job = {.work = DEVICE_ENCODE,
@@ -110,11 +110,17 @@ static void work(const struct device_memory *m) {
     g_done = 0;
     assert_non_null(slot);
     assert_false(device_workers.submit(g_device, &job));
+    if (meanwhile)
+        meanwhile();
     while (g_done == 0) {
         (void)poll(&p, 1, 1000);
         device_workers.poll(g_device);
     }
     device_workers.free(g_device, slot, 4 * BYTES);
+}
+
+static void work(const struct device_memory *m) {
+    work_and(m, NULL);
 }
 
 static pid_t worker(unsigned gpu) {
@@ -262,6 +268,33 @@ static void test_next_worker(void **state) {
     device_workers.close(g_device);
 }
 
+static void go_on(void) {
+    device_workers.poll(g_device);
+    kill(worker(0), SIGCONT);
+}
+
+/* Its socket takes no more descriptors, its ring would take more records: a job does not go past those that wait. */
+static void test_in_order(void **state) {
+    enum { N = 600 };
+    struct asked first, *all = calloc(N, sizeof(*all));
+    (void)state;
+    assert_non_null(all);
+    int fd = memfd_create("order", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    open_mode("works", 60000);
+    ask_ipc(&first, 0, N);
+    expect_good(&first);
+    kill(worker(0), SIGSTOP);
+    for (unsigned i = 0; i < N; i++)
+        assert_int_equal(ask(&all[i], 0, i, DEVICE_MEMORY_CUDA_VMM, fd), zipcclInProgress);
+    work_and(&first.memory, go_on);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(all[i].waited.over);
+    device_workers.close(g_device);
+    close(fd);
+    free(all);
+}
+
 /* A device that is closed calls nobody, and leaves nothing. */
 static void test_closed(void **state) {
     const uint8_t uuid[DEVICE_UUID_BYTES] = {1}, events[9 * DEVICE_IPC_BYTES] = {0};
@@ -295,6 +328,6 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_others_go_on), cmocka_unit_test(test_time),
                                        cmocka_unit_test(test_together),     cmocka_unit_test(test_denied),
                                        cmocka_unit_test(test_flood),        cmocka_unit_test(test_next_worker),
-                                       cmocka_unit_test(test_closed)};
+                                       cmocka_unit_test(test_in_order),     cmocka_unit_test(test_closed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
