@@ -43,10 +43,9 @@ tidy: build
 	config/setup-debian.sh --lint
 	git ls-files '*.c' | grep -v '^tests/' | xargs -P $(JOBS) -n 4 clang-tidy --quiet --extra-arg=-Wno-unknown-warning-option -p build
 
-clang:
+clang: build
 	config/setup-debian.sh --lint
-	cmake -S . -B build-clang -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=Debug -DZIPCCL_CUDA=off -DZIPCCL_SIMT=off >/dev/null
-	cmake --build build-clang -j $(JOBS)
+	tests/clang.py build $(JOBS)
 
 asan tsan: setup
 	cmake --preset $@ -DZIPCCL_CUDA=off -DZIPCCL_SIMT=off >/dev/null
@@ -72,4 +71,4 @@ deb: build
 	rm -rf build/packages/_CPack_Packages
 
 clean:
-	rm -rf build build-asan build-tsan build-debug build-clang build-fuzz
+	rm -rf build build-asan build-tsan build-debug build-fuzz
