@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""report.py [--arch 80,86,...] [--build DIR] [--check]: what nvcc makes of the codec's kernels, and what that predicts.
+"""report.py [--arch 80,86,...] [--build DIR] [--check] [--ptx FILE]: what nvcc makes of the codec's kernels, and what that predicts.
 
 Table 1: registers, shared memory, spills and theoretical occupancy of each kernel on each architecture (ptxas -v).
 Table 2: instructions that the warps of each kernel issue per value, by kind, counted while nvcc's PTX ran on the CPU over a
 real tensor (tests/simt/ptx, the programs DIR/tests/ptx_codec_*; DIR is build).
 Table 3: PREDICTED GB/s of values on known GPUs and the resource that binds: the slowest of the memory (bytes moved over 92 %
 of its bandwidth), issue slots, integer lanes, shared memory and the rest. Logic, shifts and additions that
-ptxas is known to fuse are counted once (ptx_work.py); the lengths of both texts, PTX and SASS, are shown. No speed here was measured. --check: compile alone, and exit 1 where a
-kernel spills.
+ptxas is known to fuse are counted once (ptx_work.py); the lengths of both texts, PTX and SASS, are shown. No speed here was measured. --check: assemble alone, and exit 1 where a
+kernel spills. --ptx: writes the PTX that is assembled, and nothing else; with --check takes it from there.
 """
 import argparse
 import glob
@@ -42,11 +42,23 @@ def nvcc(*args):
                           capture_output=True, text=True).stderr
 
 
-def compile_all(arch, folder):
+def write_source(folder):
     source = os.path.join(folder, "kernels.cu")
     with open(source, "w", encoding="utf-8") as f:
         f.write(SOURCE)
-    log = nvcc(f"-arch=sm_{arch}", "-Xptxas", "-v", "-cubin", source, "-o", os.path.join(folder, "out.cubin"))
+    return source
+
+
+def write_ptx(path):
+    """Of the oldest architecture, which is what the library carries for all others; no kernel looks at its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        nvcc("-arch=compute_80", "-ptx", write_source(folder), "-o", path)
+
+
+def assemble(arch, ptx):
+    """kernel -> registers, shared memory, bytes spilled"""
+    log = subprocess.run(["ptxas", "-v", f"-arch=sm_{arch}", ptx, "-o", os.devnull], check=True, capture_output=True,
+                         text=True).stderr
     rows, name, spill = {}, "", 0
     for line in log.splitlines():
         if m := re.search(r"entry function '(\w+)'", line):
@@ -58,12 +70,11 @@ def compile_all(arch, folder):
     return rows
 
 
-def check(archs):
-    """0 where every kernel compiles, has all it needs in registers."""
+def check(archs, ptx):
+    """0 where every kernel is assembled and has all it needs in registers."""
     bad, kernels = [], 0
     for arch in archs:
-        with tempfile.TemporaryDirectory() as folder:
-            rows = compile_all(arch, folder)
+        rows = assemble(arch, ptx)
         kernels += len(rows)
         bad += [f"sm_{arch} {name} spills {spill} bytes" for name, (_, _, spill) in sorted(rows.items()) if spill]
         bad += [f"sm_{arch}: no kernels"] if not rows else []
@@ -158,9 +169,7 @@ def predict(gpu, kernel, work):
 
 
 def print_predictions(work, folder):
-    source, ptx, cubin = (os.path.join(folder, n) for n in ("kernels.cu", "all.ptx", "all.cubin"))
-    with open(source, "w", encoding="utf-8") as f:
-        f.write(SOURCE)
+    source, ptx, cubin = write_source(folder), os.path.join(folder, "all.ptx"), os.path.join(folder, "all.cubin")
     nvcc("-arch=compute_90", "-ptx", source, "-o", ptx)
     nvcc("-arch=sm_90", "-cubin", source, "-o", cubin)
     with open(ptx, encoding="utf-8") as f:
@@ -184,14 +193,21 @@ def main():
     p.add_argument("--arch", default="80,86,89,90,100")
     p.add_argument("--build", default=os.path.join(ROOT, "build"))
     p.add_argument("--check", action="store_true")
+    p.add_argument("--ptx")
     args = p.parse_args()
-    if args.check:
-        sys.exit(check(args.arch.split(",")))
+    if args.ptx and not args.check:
+        write_ptx(args.ptx)
+        return
     spilled = []
     with tempfile.TemporaryDirectory() as folder:
+        ptx = args.ptx or os.path.join(folder, "kernels.ptx")
+        if not args.ptx:
+            write_ptx(ptx)
+        if args.check:
+            sys.exit(check(args.arch.split(","), ptx))
         for arch in args.arch.split(","):
             print(f"sm_{arch:<4} {'kernel':34} {'regs':>5} {'shared':>8} {'spill':>6} {'blocks/SM':>10} {'occupancy':>10}")
-            for name, (regs, static, spill) in sorted(compile_all(arch, folder).items()):
+            for name, (regs, static, spill) in sorted(assemble(arch, ptx).items()):
                 blocks = occupancy(arch, regs, static + dynamic(name))
                 share = f"{100 * blocks * THREADS / SM[arch][3]:.0f} %" if blocks else "not here"
                 print(f"        {name:34} {regs:5} {static + dynamic(name):8} {spill:6} {blocks:10} {share:>10}")
