@@ -46,11 +46,17 @@ struct codec_row {
 /* ---- tier ---- */
 
 static size_t tier_dynamic_size(const struct zfmt_group *g) {
-    return g->n1 ? layout_tier_dynamic(g->n1, g->n2, g->n3).size : 0;
+    return g->n[0] ? layout_tier_dynamic(g).size : 0;
 }
 
 static bool tier_counts_ok(const struct zfmt_group *g, size_t values) {
-    return g->n1 <= values && g->n2 <= g->n1 && g->n3 <= g->n2;
+    size_t most = values;
+    for (unsigned t = 0; t < ZFMT_TIERS; t++) {
+        if (g->n[t] > most)
+            return false;
+        most = g->n[t];
+    }
+    return true;
 }
 
 static size_t tier_encode(const struct group_io *io, const uint8_t *src, uint8_t *body, uint8_t *dynamic,
@@ -62,16 +68,21 @@ static size_t tier_encode(const struct group_io *io, const uint8_t *src, uint8_t
     *dynamic_bytes = 0;
     if (!n1)
         return bytes;
-    struct layout_dynamic l = layout_tier_dynamic(n1, 0, 0);
-    unsigned n2 = ops->compact(2, one, n1, dynamic + l.tier2[0], dynamic + l.tier2[1], two);
-    l = layout_tier_dynamic(n1, n2, 0);
-    unsigned n3 = ops->compact(3, two, n2, dynamic + l.tier3[0], dynamic + l.tier3[1], one);
-    l = layout_tier_dynamic(n1, n2, n3);
-    memcpy(dynamic + l.raw, one, n3);
-    memset(dynamic + l.raw + n3, 0, l.size - l.raw - n3);
-    g->n1 = (uint16_t)n1;
-    g->n2 = (uint16_t)n2;
-    g->n3 = (uint16_t)n3;
+    uint8_t *in = one, *out = two;
+    struct layout_dynamic l;
+    g->n[0] = (uint16_t)n1;
+    for (unsigned t = 2; t <= ZFMT_TIERS; t++) {
+        l = layout_tier_dynamic(g); /* tier t's planes lie behind what is known */
+        g->n[t - 1] =
+            (uint16_t)ops->compact(t, in, g->n[t - 2], dynamic + l.planes[t][0], dynamic + l.planes[t][1], out);
+        uint8_t *const spare = in;
+        in = out;
+        out = spare;
+    }
+    l = layout_tier_dynamic(g);
+    const size_t left = g->n[ZFMT_TIERS - 1];
+    memcpy(dynamic + l.raw, in, left);
+    memset(dynamic + l.raw + left, 0, l.size - l.raw - left);
     *dynamic_bytes = l.size;
     return bytes;
 }
@@ -80,15 +91,19 @@ static bool tier_decode(const struct group_io *io, const struct zfmt_block *head
                         const uint8_t *body, const uint8_t *dynamic, uint8_t *dst) {
     _Alignas(64) uint8_t one[OPS_ESCAPES], two[OPS_ESCAPES];
     const struct cpu_ops *ops = cpu_ops_current();
-    if (g->n1) {
-        struct layout_dynamic l = layout_tier_dynamic(g->n1, g->n2, g->n3);
-        memcpy(one, dynamic + l.raw, g->n3);
-        if (ops->expand(3, dynamic + l.tier3[0], dynamic + l.tier3[1], g->n2, one, two) != g->n3)
-            return false;
-        if (ops->expand(2, dynamic + l.tier2[0], dynamic + l.tier2[1], g->n1, two, one) != g->n2)
-            return false;
+    uint8_t *in = one, *out = two;
+    if (g->n[0]) {
+        const struct layout_dynamic l = layout_tier_dynamic(g);
+        memcpy(in, dynamic + l.raw, g->n[ZFMT_TIERS - 1]);
+        for (unsigned t = ZFMT_TIERS; t >= 2; t--) {
+            if (ops->expand(t, dynamic + l.planes[t][0], dynamic + l.planes[t][1], g->n[t - 2], in, out) != g->n[t - 1])
+                return false;
+            uint8_t *const spare = in;
+            in = out;
+            out = spare;
+        }
     }
-    return ops->tier_decode(io->kind, heads, io->blocks, body, one, dst, io->stream) == g->n1;
+    return ops->tier_decode(io->kind, heads, io->blocks, body, in, dst, io->stream) == g->n[0];
 }
 
 static const struct coder g_tier = {.planes = 2,
@@ -105,11 +120,11 @@ static const struct coder g_tier = {.planes = 2,
 /* ---- top7 ---- */
 
 static size_t top7_dynamic_size(const struct zfmt_group *g) {
-    return layout_align(g->n1, ZFMT_ALIGN);
+    return layout_align(g->n[0], ZFMT_ALIGN);
 }
 
 static bool top7_counts_ok(const struct zfmt_group *g, size_t values) {
-    return g->n1 <= values && g->n2 == 0 && g->n3 == 0;
+    return g->n[0] <= values && g->n[1] == 0 && g->n[2] == 0 && g->n[3] == 0;
 }
 
 static size_t top7_encode(const struct group_io *io, const uint8_t *src, uint8_t *body, uint8_t *dynamic,
@@ -119,7 +134,7 @@ static size_t top7_encode(const struct group_io *io, const uint8_t *src, uint8_t
     size_t bytes = io->blocks ? cpu_ops_current()->top7_encode(io->kind, src, io->blocks, io->heads, body, one, &n1,
                                                                io->stream, io->window)
                               : 0;
-    g->n1 = (uint16_t)n1;
+    g->n[0] = (uint16_t)n1;
     *dynamic_bytes = layout_align(n1, ZFMT_ALIGN);
     memcpy(dynamic, one, n1);
     memset(dynamic + n1, 0, *dynamic_bytes - n1);
@@ -129,8 +144,9 @@ static size_t top7_encode(const struct group_io *io, const uint8_t *src, uint8_t
 static bool top7_decode(const struct group_io *io, const struct zfmt_block *heads, const struct zfmt_group *g,
                         const uint8_t *body, const uint8_t *dynamic, uint8_t *dst) {
     _Alignas(64) uint8_t one[OPS_ESCAPES];
-    memcpy(one, dynamic, g->n1);
-    return cpu_ops_current()->top7_decode(io->kind, heads, io->blocks, body, one, dst, io->stream, io->window) == g->n1;
+    memcpy(one, dynamic, g->n[0]);
+    return cpu_ops_current()->top7_decode(io->kind, heads, io->blocks, body, one, dst, io->stream, io->window) ==
+           g->n[0];
 }
 
 static const struct coder g_top7 = {.planes = 3,
@@ -190,9 +206,8 @@ struct codec_sizes codec_bound(zipcclCodec_t codec, zipcclDataType_t dtype, size
     enum layout_kind kind = layout_kind_of(dtype);
     struct layout_tables t = layout_tables_of(count);
     s.static_bytes = layout_align(t.bodies + layout_align(count * layout_bytes(kind), ZFMT_BODY_ALIGN), ZFMT_ALIGN);
-    /* A group's blocks at their budgets, and its arrays' rounding (up to 17 bytes each). */
     s.dynamic_bytes =
-        t.groups * layout_align((size_t)layout_budget(kind, c->planes) * ZFMT_GROUP_BLOCKS + 5 * 17, ZFMT_ALIGN);
+        t.groups * layout_align((size_t)layout_budget(kind, c->planes) * ZFMT_GROUP_BLOCKS + LAYOUT_ROUNDING, ZFMT_ALIGN);
     return s;
 }
 
@@ -369,7 +384,7 @@ static zipcclResult_t decode_groups(const struct coder *c, const struct zfmt_hea
         memcpy(&group, static_part + t.table + g * sizeof(group), sizeof(group));
         if (!bodies_of(c, &io, heads, rest, &full, &last) || full + last > h->static_bytes - body_at)
             return zipcclCorruptData;
-        if (group.reserved != 0 || !c->counts_ok(&group, values) ||
+        if (!c->counts_ok(&group, values) ||
             group.body != (body_at - t.bodies) / ZFMT_BODY_ALIGN || group.dynamic != dynamic_at / ZFMT_ALIGN)
             return zipcclCorruptData;
         const size_t grown = c->dynamic_size(&group);

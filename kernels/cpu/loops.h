@@ -142,8 +142,8 @@ INLINE unsigned code_tier(const v64 e[8], unsigned base, bool zero, uint8_t *bod
 /* Step 4: whether the guess is good enough to skip the counts. */
 INLINE bool good_guess(const v64 e[8], unsigned base, unsigned n1, unsigned budget) {
     const v64 none = v_set1(0), top1 = v_set1((uint8_t)(base + 1)), top2 = v_set1((uint8_t)(base + 2));
-    const v64 six = v_set1(6), nine = v_set1(9);
-    unsigned z = 0, n2 = 0, n3 = 0;
+    const v64 top3 = v_set1((uint8_t)(base + 3)), six = v_set1(6), nine = v_set1(9), twelve = v_set1(12);
+    unsigned z = 0, n2 = 0, n3 = 0, n4 = 0;
     v64 least = e[0];
     for (unsigned i = 1; i < 8; i++)
         least = v_min(least, e[i]);
@@ -151,13 +151,14 @@ INLINE bool good_guess(const v64 e[8], unsigned base, unsigned n1, unsigned budg
         z += (unsigned)__builtin_popcountll(v_eq(e[i], none));
     if (z > MODEL_FEW_ZEROS)
         return false;
-    if (n1 <= budget * 2 / 3) /* the price is at most 6 * n1 */
+    if (n1 <= model_sure(budget))
         return true;
     for (unsigned i = 0; i < 8; i++) {
         n2 += (unsigned)__builtin_popcountll(v_ge(v_sub(top1, e[i]), six));
         n3 += (unsigned)__builtin_popcountll(v_ge(v_sub(top2, e[i]), nine));
+        n4 += (unsigned)__builtin_popcountll(v_ge(v_sub(top3, e[i]), twelve));
     }
-    return model_price(n1, n2, n3) <= 4 * budget;
+    return model_price(n1, n2, n3, n4) <= 4 * budget;
 }
 
 /* Step 5. */
@@ -388,9 +389,9 @@ INLINE unsigned top7_decode_kind(enum layout_kind kind, const struct zfmt_block 
 }
 
 #if !defined(LOOPS_OWN_PASSES)
-/* What differs between tiers 2 and 3 (docs/format.md section 3), on d itself: code = min(subs(d + add, less), 3). */
-static const uint8_t g_tier_add[4] = {0, 0, 1, 2}, g_tier_less[4] = {0, 0, 3, 6};
-static const uint8_t g_tier_value[4][3] = {{0}, {0}, {255, 3, 4}, {254, 5, 6}};
+/* What differs between tiers 2, 3 and 4 (docs/format.md section 3), on d itself: code = min(subs(d + add, less), 3). */
+static const uint8_t g_tier_add[ZFMT_TIERS + 1] = {0, 0, 1, 2, 3}, g_tier_less[ZFMT_TIERS + 1] = {0, 0, 3, 6, 9};
+static const uint8_t g_tier_value[ZFMT_TIERS + 1][3] = {{0}, {0}, {255, 3, 4}, {254, 5, 6}, {253, 7, 8}};
 
 static unsigned compact_loop(unsigned tier, const uint8_t *in, unsigned n, uint8_t *plane0, uint8_t *plane1,
                              uint8_t *out) {
