@@ -19,6 +19,7 @@ struct group_io {
     enum layout_kind kind;
     unsigned blocks; /* full ones */
     bool stream;
+    size_t dynamic_left; /* bytes from this group's dynamic part on; decode alone */
     struct model_window window;
     struct zfmt_block *heads;
 };
@@ -42,6 +43,20 @@ struct codec_row {
     const char *name;
     const struct coder *coder; /* NULL: raw */
 };
+
+/* n raw bytes of a group's dynamic part for the loops, which read past them: a copy where there is nothing behind. */
+static const uint8_t *raw_of(const struct group_io *io, const uint8_t *dynamic, size_t raw, size_t n, uint8_t *page) {
+    if (raw + n + OPS_SLOP <= io->dynamic_left)
+        return dynamic + raw;
+    memcpy(page, dynamic + raw, n);
+    return page;
+}
+
+/* A group's last n escapes and zeros behind them, `room` bytes in all: at most OPS_SLOP zeros. */
+static void put_raw(uint8_t *dynamic, uint8_t *escapes, size_t n, size_t room) {
+    memset(escapes + n, 0, OPS_SLOP);
+    memcpy(dynamic, escapes, room);
+}
 
 /* ---- tier ---- */
 
@@ -68,22 +83,32 @@ static size_t tier_encode(const struct group_io *io, const uint8_t *src, uint8_t
     *dynamic_bytes = 0;
     if (!n1)
         return bytes;
-    uint8_t *in = one, *out = two;
-    struct layout_dynamic l;
-    g->n[0] = (uint16_t)n1;
-    for (unsigned t = 2; t <= ZFMT_TIERS; t++) {
-        l = layout_tier_dynamic(g); /* tier t's planes lie behind what is known */
-        g->n[t - 1] =
-            (uint16_t)ops->compact(t, in, g->n[t - 2], dynamic + l.planes[t][0], dynamic + l.planes[t][1], out);
-        uint8_t *const spare = in;
-        in = out;
-        out = spare;
+    uint8_t *at = dynamic, *last = one;
+    size_t plane = layout_plane(n1);
+    const unsigned n2 = ops->compact(2, one, n1, at, at + plane, two);
+    at += 2 * plane;
+    plane = layout_plane(n2);
+    const unsigned n3 = ops->compact(3, two, n2, at, at + plane, one);
+    at += 2 * plane;
+    plane = layout_plane(n3);
+    unsigned n4 = n3;
+    const size_t before = (size_t)(at - dynamic), without = layout_align(before + n3, ZFMT_ALIGN);
+    if (layout_align(before + 2 * plane, ZFMT_ALIGN) < without) { /* it can pay */
+        n4 = ops->compact(4, one, n3, at, at + plane, two);
+        if (layout_align(before + 2 * plane + n4, ZFMT_ALIGN) < without) {
+            at += 2 * plane;
+            last = two;
+        } else {
+            n4 = n3;
+        }
     }
-    l = layout_tier_dynamic(g);
-    const size_t left = g->n[ZFMT_TIERS - 1];
-    memcpy(dynamic + l.raw, in, left);
-    memset(dynamic + l.raw + left, 0, l.size - l.raw - left);
-    *dynamic_bytes = l.size;
+    const size_t raw = (size_t)(at - dynamic), size = layout_align(raw + n4, ZFMT_ALIGN);
+    put_raw(at, last, n4, size - raw);
+    g->n[0] = (uint16_t)n1;
+    g->n[1] = (uint16_t)n2;
+    g->n[2] = (uint16_t)n3;
+    g->n[3] = (uint16_t)n4;
+    *dynamic_bytes = size;
     return bytes;
 }
 
@@ -91,19 +116,19 @@ static bool tier_decode(const struct group_io *io, const struct zfmt_block *head
                         const uint8_t *body, const uint8_t *dynamic, uint8_t *dst) {
     _Alignas(64) uint8_t one[OPS_ESCAPES], two[OPS_ESCAPES];
     const struct cpu_ops *ops = cpu_ops_current();
-    uint8_t *in = one, *out = two;
     if (g->n[0]) {
         const struct layout_dynamic l = layout_tier_dynamic(g);
-        memcpy(in, dynamic + l.raw, g->n[ZFMT_TIERS - 1]);
-        for (unsigned t = ZFMT_TIERS; t >= 2; t--) {
-            if (ops->expand(t, dynamic + l.planes[t][0], dynamic + l.planes[t][1], g->n[t - 2], in, out) != g->n[t - 1])
+        const uint8_t *in = raw_of(io, dynamic, l.raw, g->n[3], layout_has_tier4(g) ? two : one);
+        if (layout_has_tier4(g)) {
+            if (ops->expand(4, dynamic + l.planes[4][0], dynamic + l.planes[4][1], g->n[2], in, one) != g->n[3])
                 return false;
-            uint8_t *const spare = in;
-            in = out;
-            out = spare;
+            in = one;
         }
+        if (ops->expand(3, dynamic + l.planes[3][0], dynamic + l.planes[3][1], g->n[1], in, two) != g->n[2] ||
+            ops->expand(2, dynamic + l.planes[2][0], dynamic + l.planes[2][1], g->n[0], two, one) != g->n[1])
+            return false;
     }
-    return ops->tier_decode(io->kind, heads, io->blocks, body, in, dst, io->stream) == g->n[0];
+    return ops->tier_decode(io->kind, heads, io->blocks, body, one, dst, io->stream) == g->n[0];
 }
 
 static const struct coder g_tier = {.planes = 2,
@@ -136,16 +161,15 @@ static size_t top7_encode(const struct group_io *io, const uint8_t *src, uint8_t
                               : 0;
     g->n[0] = (uint16_t)n1;
     *dynamic_bytes = layout_align(n1, ZFMT_ALIGN);
-    memcpy(dynamic, one, n1);
-    memset(dynamic + n1, 0, *dynamic_bytes - n1);
+    put_raw(dynamic, one, n1, *dynamic_bytes);
     return bytes;
 }
 
 static bool top7_decode(const struct group_io *io, const struct zfmt_block *heads, const struct zfmt_group *g,
                         const uint8_t *body, const uint8_t *dynamic, uint8_t *dst) {
     _Alignas(64) uint8_t one[OPS_ESCAPES];
-    memcpy(one, dynamic, g->n[0]);
-    return cpu_ops_current()->top7_decode(io->kind, heads, io->blocks, body, one, dst, io->stream, io->window) ==
+    const uint8_t *const in = raw_of(io, dynamic, 0, g->n[0], one);
+    return cpu_ops_current()->top7_decode(io->kind, heads, io->blocks, body, in, dst, io->stream, io->window) ==
            g->n[0];
 }
 
@@ -207,7 +231,8 @@ struct codec_sizes codec_bound(zipcclCodec_t codec, zipcclDataType_t dtype, size
     struct layout_tables t = layout_tables_of(count);
     s.static_bytes = layout_align(t.bodies + layout_align(count * layout_bytes(kind), ZFMT_BODY_ALIGN), ZFMT_ALIGN);
     s.dynamic_bytes =
-        t.groups * layout_align((size_t)layout_budget(kind, c->planes) * ZFMT_GROUP_BLOCKS + LAYOUT_ROUNDING, ZFMT_ALIGN);
+        t.groups *
+        layout_align((size_t)layout_budget(kind, c->planes) * ZFMT_GROUP_BLOCKS + LAYOUT_ROUNDING, ZFMT_ALIGN);
     return s;
 }
 
@@ -384,12 +409,13 @@ static zipcclResult_t decode_groups(const struct coder *c, const struct zfmt_hea
         memcpy(&group, static_part + t.table + g * sizeof(group), sizeof(group));
         if (!bodies_of(c, &io, heads, rest, &full, &last) || full + last > h->static_bytes - body_at)
             return zipcclCorruptData;
-        if (!c->counts_ok(&group, values) ||
-            group.body != (body_at - t.bodies) / ZFMT_BODY_ALIGN || group.dynamic != dynamic_at / ZFMT_ALIGN)
+        if (!c->counts_ok(&group, values) || group.body != (body_at - t.bodies) / ZFMT_BODY_ALIGN ||
+            group.dynamic != dynamic_at / ZFMT_ALIGN)
             return zipcclCorruptData;
         const size_t grown = c->dynamic_size(&group);
         if (grown > h->dynamic_bytes - dynamic_at)
             return zipcclCorruptData;
+        io.dynamic_left = h->dynamic_bytes - dynamic_at;
         if (!c->decode(&io, heads, &group, static_part + body_at, dynamic + dynamic_at, dst))
             return zipcclCorruptData;
         dst += (size_t)io.blocks * ZFMT_BLOCK * bytes;

@@ -50,8 +50,8 @@ struct zfmt_block {
 };
 
 struct zfmt_group {
-    uint32_t body;    /* units of ZFMT_BODY_ALIGN */
-    uint32_t dynamic; /* units of ZFMT_ALIGN */
+    uint32_t body;          /* units of ZFMT_BODY_ALIGN */
+    uint32_t dynamic;       /* units of ZFMT_ALIGN */
     uint16_t n[ZFMT_TIERS]; /* escapes of tiers 1 to 4 */
 };
 

@@ -6,6 +6,7 @@
 #ifndef ZIPCCL_KERNELS_LAYOUT_H
 #define ZIPCCL_KERNELS_LAYOUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -83,14 +84,24 @@ static inline unsigned layout_budget(enum layout_kind k, unsigned code_planes) {
 
 /* Where the arrays of a tier group's dynamic part lie. */
 struct layout_dynamic {
-    size_t planes[ZFMT_TIERS + 1][2]; /* [t]: planes 0 and 1 of tier t >= 2 */
+    size_t planes[ZFMT_TIERS + 1][2]; /* [t]: planes 0 and 1 of tier t >= 2; tier 4's where the group has it */
     size_t raw, size;
 };
 
+/* Bytes of a plane of n codes. */
+static inline size_t layout_plane(size_t n) {
+    return layout_align((n + 7) / 8, ZFMT_ARRAY_ALIGN);
+}
+
+/* A group has its tier 4 where some of tier 3's escapes are hits of it. */
+static inline bool layout_has_tier4(const struct zfmt_group *g) {
+    return g->n[3] != g->n[2];
+}
+
 static inline struct layout_dynamic layout_tier_dynamic(const struct zfmt_group *g) {
     struct layout_dynamic l = {{{0}}, 0, 0};
-    for (unsigned t = 2; t <= ZFMT_TIERS; t++) {
-        const size_t plane = layout_align(((size_t)g->n[t - 2] + 7) / 8, ZFMT_ARRAY_ALIGN);
+    for (unsigned t = 2; t <= (layout_has_tier4(g) ? ZFMT_TIERS : 3); t++) {
+        const size_t plane = layout_plane(g->n[t - 2]);
         l.planes[t][0] = l.raw;
         l.planes[t][1] = l.raw + plane;
         l.raw += 2 * plane;

@@ -22,16 +22,14 @@ struct zfmt_block model_choose(const struct model_counts *c, unsigned budget) {
         unsigned n1 = ZFMT_BLOCK - x[0] - x[-1] - x[-2];
         unsigned n2 = n1 - x[1] - x[-3] - x[-4];
         unsigned n3 = n2 - x[2] - x[-5] - x[-6];
-        unsigned n4 = n3 - x[3] - x[-7] - x[-8];
-        price[0][k] = (uint16_t)model_price(n1, n2, n3, n4);
+        price[0][k] = (uint16_t)model_price(n1, n2, n3);
     }
     for (unsigned k = 0; k < MODEL_COUNTS; k++) {
         const uint16_t *x = h + PAD + k; /* base + 1, which gave its place to zero, stays an escape */
         unsigned n1 = ZFMT_BLOCK - c->zeros - x[0] - x[-1];
         unsigned n2 = n1 - x[2] - x[-2] - x[-3];
         unsigned n3 = n2 - x[3] - x[-4] - x[-5];
-        unsigned n4 = n3 - x[4] - x[-6] - x[-7];
-        price[1][k] = (uint16_t)model_price(n1, n2, n3, n4);
+        price[1][k] = (uint16_t)model_price(n1, n2, n3);
     }
     unsigned best = 4 * budget + 1;
     struct zfmt_block choice = {ZFMT_RAW, 0};

@@ -9,14 +9,14 @@
  *  2. The block is 8 rows of 64 values. Over the rows 0, 2, 4 and 6: M[i] = max e of column i; S = sum of
  *     max(e, M[i] - 12) (M[i] - 12 not below 0). The guess is base = min(255, (S + 488) / 256), that is
  *     floor(mean + 1.906). n1 counts the escapes of tier 1 with it.
- *  3. n1 <= min(160, budget * 4 / 7): mode tier, base. (n1 * 7/4 bounds the dynamic bytes, so tier is sure to pay.)
- *  4. n2, n3, n4 count the escapes of tiers 2, 3 and 4 for the base of step 2. Their price in quarter bytes is
- *     n1 + n2 + n3 + 4 * n4. z <= 32 and price <= 4 * budget: mode tier, base, where z = count of e = 0.
+ *  3. n1 <= min(160, budget * 2 / 3): mode tier, base. (n1 * 3/2 bounds the dynamic bytes, so tier is sure to pay.)
+ *  4. n2, n3 count the escapes of tiers 2 and 3 for the base of step 2. Their price in quarter bytes is
+ *     n1 + n2 + 4 * n3. z <= 32 and price <= 4 * budget: mode tier, base, where z = count of e = 0.
  *  5. The sample is the values 72 * j + k, 0 <= j, k < 8, of which y have e = 0. Q = the exponent of rank
  *     (64 - y + 1) / 2 from the sample's top (the median of the nonzero e; 0 where there are none).
- *     Raw where z + count of (e - Q + 8) mod 256 < 16 is under 512 - budget * 4 / 7: no base can pay then. Else
+ *     Raw where z + count of (e - Q + 8) mod 256 < 16 is under 512 - budget * 2 / 3: no base can pay then. Else
  *     h[k] = count of e = Q - 8 + k, 0 <= k < 16, e >= 1. Candidates are the bases Q - 8 + k within 0..255, first
- *     tier in ascending base, then tier-zero in ascending base; their n1 to n4 follow from h and z alone (an
+ *     tier in ascending base, then tier-zero in ascending base; their n1, n2, n3 follow from h and z alone (an
  *     exponent outside of h counts as an escape). The first one with the least price wins, with price <= 4 * budget;
  *     otherwise the block is raw.
  *  A short block is zero where all bits are 0, else raw.
@@ -67,25 +67,20 @@ static inline unsigned model_guess(unsigned sum) {
     return base < 255 ? base : 255;
 }
 
-/* So many escapes never cost more than the budget: each at most two bits in tiers 2, 3 and 4, and a byte. */
-static inline unsigned model_sure(unsigned budget) {
-    return budget * 4 / 7;
-}
-
 /* Step 3's bound on n1. */
 static inline unsigned model_accept(unsigned budget) {
-    unsigned sure = model_sure(budget);
+    unsigned sure = budget * 2 / 3;
     return sure < MODEL_ACCEPT ? sure : MODEL_ACCEPT;
 }
 
 /* Quarter bytes of dynamic part. */
-static inline unsigned model_price(unsigned n1, unsigned n2, unsigned n3, unsigned n4) {
-    return n1 + n2 + n3 + 4 * n4;
+static inline unsigned model_price(unsigned n1, unsigned n2, unsigned n3) {
+    return n1 + n2 + 4 * n3;
 }
 
 /* Step 5's condition: tier can pay only where most values are zeros or near the median. */
 static inline int model_hopeful(unsigned near, unsigned zeros, unsigned budget) {
-    return near + zeros + model_sure(budget) >= ZFMT_BLOCK;
+    return near + zeros + budget * 2 / 3 >= ZFMT_BLOCK;
 }
 
 /* Step 5's choice. */

@@ -8,7 +8,7 @@
 
 enum {
     TIER_BUDGET = STEP - TIER_BODY - ZFMT_TIER_MARGIN,
-    TIER_SURE = TIER_BUDGET * 4 / 7, /* model_sure */
+    TIER_SURE = TIER_BUDGET * 2 / 3, /* so many escapes never cost more than the budget */
     MANY =
         MODEL_ACCEPT + 16, /* a block with more escapes is likely followed by such, until one accepted by its count */
     TOP7_BUDGET = STEP - TOP7_BODY - ZFMT_TIER_MARGIN
@@ -87,18 +87,15 @@ static void put_same(const uint8_t *src, struct zfmt_block *head, uint8_t *body)
  * mask to a general register costs more. */
 INLINE void judge(const v64 e[8], struct zfmt_block *head, bool first, unsigned *n1) {
     const v64 one = set1(1), none = _mm512_setzero_si512();
-    const v64 top0 = set1(head->base), top1 = set1(head->base + 1u), top2 = set1(head->base + 2u),
-              top3 = set1(head->base + 3u);
-    v64 counts[4] = {none, none, none, none}, sample = none; /* n1, n2 + n3, n4, zeros */
+    const v64 top0 = set1(head->base), top1 = set1(head->base + 1u), top2 = set1(head->base + 2u);
+    v64 counts[4] = {none, none, none, none}, sample = none;
     for (unsigned i = 0; i < 8; i++) {
         const __mmask64 m[4] = {_mm512_cmpge_epu8_mask(_mm512_sub_epi8(top0, e[i]), set1(3)),
                                 _mm512_cmpge_epu8_mask(_mm512_sub_epi8(top1, e[i]), set1(6)),
-                                _mm512_cmpge_epu8_mask(_mm512_sub_epi8(top3, e[i]), set1(12)),
+                                _mm512_cmpge_epu8_mask(_mm512_sub_epi8(top2, e[i]), set1(9)),
                                 _mm512_testn_epi8_mask(e[i], e[i])};
-        const __mmask64 tier3 = _mm512_cmpge_epu8_mask(_mm512_sub_epi8(top2, e[i]), set1(9));
         for (unsigned k = 0; k < 4; k++)
             counts[k] = _mm512_mask_add_epi8(counts[k], m[k], counts[k], one);
-        counts[1] = _mm512_mask_add_epi8(counts[1], tier3, counts[1], one);
         sample = _mm512_mask_mov_epi64(sample, (__mmask8)(1u << i), e[i]);
     }
     v64 sums = none; /* 16 bits hold a total */
@@ -109,7 +106,7 @@ INLINE void judge(const v64 e[8], struct zfmt_block *head, bool first, unsigned 
                            (uint16_t)(totals >> 48)};
     *n1 = n[0];
     if ((first && n[0] <= MODEL_ACCEPT) ||
-        (n[3] <= MODEL_FEW_ZEROS && model_price(n[0], n[1], 0, n[2]) <= 4 * TIER_BUDGET))
+        (n[3] <= MODEL_FEW_ZEROS && model_price(n[0], n[1], n[2]) <= 4 * TIER_BUDGET))
         return;
     struct model_counts c = {.zeros = n[3]};
     const unsigned rank = (64 - count(_mm512_testn_epi8_mask(sample, sample)) + 1) / 2;
@@ -160,7 +157,7 @@ static __attribute__((noinline)) unsigned code_block(const uint8_t *src, struct 
     return n;
 }
 
-/* Of n escapes of tier 1 with this base, those of tier 4. no_zeros: all e > 0, of which the escapes tell where base is
+/* Of n escapes of tier 1 with this base, those of tier 3. no_zeros: all e > 0, of which the escapes tell where base is
  * no less than 3; else it may be false though they are. */
 INLINE unsigned far_of(const uint8_t *escapes, unsigned n, unsigned base, bool *no_zeros) {
     const v64 zero = set1(base);
@@ -169,7 +166,7 @@ INLINE unsigned far_of(const uint8_t *escapes, unsigned n, unsigned base, bool *
     for (unsigned i = 0; i < n; i += 64) {
         const v64 d = load(escapes + i);
         const uint64_t valid = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
-        far += count(_mm512_mask_cmpge_epu8_mask(valid, _mm512_add_epi8(d, set1(3)), set1(12)));
+        far += count(_mm512_mask_cmpge_epu8_mask(valid, _mm512_add_epi8(d, set1(2)), set1(9)));
         zeros |= _mm512_mask_cmpeq_epi8_mask(valid, d, zero);
     }
     *no_zeros = base > 2 && zeros == 0;
@@ -184,10 +181,10 @@ static __attribute__((noinline)) unsigned settle(const uint8_t *src, unsigned n,
             put_same(src, head, body);
         return 0;
     }
-    /* Mostly tier 4 alone says that the guess pays. */
+    /* Mostly tier 3 alone says that the guess pays. */
     bool no_zeros;
-    const unsigned n4 = far_of(escapes, n, head->base, &no_zeros);
-    if (no_zeros && (n <= TIER_SURE || model_price(n, n, n, n4) <= 4 * TIER_BUDGET))
+    const unsigned n3 = far_of(escapes, n, head->base, &no_zeros);
+    if (no_zeros && (n <= TIER_SURE || model_price(n, n, n3) <= 4 * TIER_BUDGET))
         return n;
     v64 e[8];
     for (unsigned i = 0; i < 8; i++)

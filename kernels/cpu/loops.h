@@ -142,8 +142,8 @@ INLINE unsigned code_tier(const v64 e[8], unsigned base, bool zero, uint8_t *bod
 /* Step 4: whether the guess is good enough to skip the counts. */
 INLINE bool good_guess(const v64 e[8], unsigned base, unsigned n1, unsigned budget) {
     const v64 none = v_set1(0), top1 = v_set1((uint8_t)(base + 1)), top2 = v_set1((uint8_t)(base + 2));
-    const v64 top3 = v_set1((uint8_t)(base + 3)), six = v_set1(6), nine = v_set1(9), twelve = v_set1(12);
-    unsigned z = 0, n2 = 0, n3 = 0, n4 = 0;
+    const v64 six = v_set1(6), nine = v_set1(9);
+    unsigned z = 0, n2 = 0, n3 = 0;
     v64 least = e[0];
     for (unsigned i = 1; i < 8; i++)
         least = v_min(least, e[i]);
@@ -151,14 +151,13 @@ INLINE bool good_guess(const v64 e[8], unsigned base, unsigned n1, unsigned budg
         z += (unsigned)__builtin_popcountll(v_eq(e[i], none));
     if (z > MODEL_FEW_ZEROS)
         return false;
-    if (n1 <= model_sure(budget))
+    if (n1 <= budget * 2 / 3) /* the price is at most 6 * n1 */
         return true;
     for (unsigned i = 0; i < 8; i++) {
         n2 += (unsigned)__builtin_popcountll(v_ge(v_sub(top1, e[i]), six));
         n3 += (unsigned)__builtin_popcountll(v_ge(v_sub(top2, e[i]), nine));
-        n4 += (unsigned)__builtin_popcountll(v_ge(v_sub(top3, e[i]), twelve));
     }
-    return model_price(n1, n2, n3, n4) <= 4 * budget;
+    return model_price(n1, n2, n3) <= 4 * budget;
 }
 
 /* Step 5. */

@@ -383,20 +383,22 @@ static void forge(zipcclCodec_t codec, zipcclDataType_t t) {
     }
     expect_corrupt(codec, t, c.s, c.d, &h, COUNT);
     memcpy(c.s + HEADS, heads, sizeof(heads));
-    for (unsigned k = 0; k < 3; k++) { /* a count too many, in the room that is there */
+    for (unsigned k = 0; k < ZFMT_TIERS; k++) { /* a count too many, in the room that is there */
         group = good;
-        group.n1 = (uint16_t)(group.n1 + (k == 0));
-        group.n2 = (uint16_t)(group.n2 + (k == 1));
-        group.n3 = (uint16_t)(group.n3 + (k == 2));
+        group.n[k]++;
         memcpy(c.s + TABLE, &group, sizeof(group));
         expect_corrupt(codec, t, c.s, c.d, &h, COUNT);
     }
-    for (unsigned k = 0; k < 2; k++) { /* more escapes than values, as many as the greatest dynamic part has room for */
-        const size_t room = c.bound.dynamic_bytes - 256, n = codec == zipcclCodecTier ? room * 4 : room;
+    /* More escapes than there can be, as many as the greatest dynamic part has room for. */
+    for (unsigned k = 0; k < ZFMT_TIERS; k++) {
+        const size_t room = c.bound.dynamic_bytes - 256;
+        const size_t n = codec == zipcclCodecTier && k + 1 < ZFMT_TIERS ? room * 4 : room;
         const uint16_t most = (uint16_t)(n < 60000 ? n : 60000);
-        group = k ? (struct zfmt_group){.n1 = 1, .n2 = most} : (struct zfmt_group){.n1 = most};
-        longer.dynamic_bytes = codec == zipcclCodecTier ? layout_tier_dynamic(group.n1, group.n2, 0).size
-                                                        : layout_align(group.n1, ZFMT_ALIGN);
+        group = (struct zfmt_group){.n = {most}};
+        for (unsigned i = 0; i < k; i++) /* of the tier after those with one */
+            group.n[i] = 1, group.n[i + 1] = most;
+        longer.dynamic_bytes =
+            codec == zipcclCodecTier ? layout_tier_dynamic(&group).size : layout_align(group.n[0], ZFMT_ALIGN);
         memset(c.d, 0, longer.dynamic_bytes);
         memcpy(c.s + TABLE, &group, sizeof(group));
         expect_corrupt(codec, t, c.s, c.d, &longer, COUNT);
