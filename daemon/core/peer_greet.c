@@ -13,6 +13,7 @@
 #include "daemon/core/events.h"
 #include "daemon/core/log.h"
 #include "daemon/core/peer_impl.h"
+#include "kernels/format.h"
 #include "peer.pb-c.h"
 #include "proto/wire.h"
 
@@ -105,6 +106,7 @@ static void greet_hello(struct peer_link *l) {
     l->state = PEER_HELLO;
     hello.version_min = WIRE_VERSION_MIN;
     hello.version_max = WIRE_VERSION_MAX;
+    hello.chunk_format = ZFMT_VERSION;
     hello.node = d->config.node_name;
     hello.listen = d->advertise;
     hello.instance = (ProtobufCBinaryData){.len = sizeof d->instance, .data = d->instance};
