@@ -180,41 +180,49 @@ GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t
 template <uint32_t TIER>
 GPU_COLD uint32_t undo_tier(const uint8_t *planes, uint32_t n, const uint8_t *in, uint8_t *out, DecodeShared &sh) {
     /* Codes 0, 1, 2: 255 3 4 (tier 2), 254 5 6 (tier 3), 253 7 8 (tier 4). */
-    constexpr uint32_t v0 = 257 - TIER, v1 = 2 * TIER - 1;
+    constexpr uint32_t v0 = 257 - TIER, v1 = v0 ^ (2 * TIER - 1), v2 = v0 ^ (2 * TIER);
     const uint16_t *const plane0 = reinterpret_cast<const uint16_t *>(planes);
     const uint16_t *const plane1 = plane0 + plane_bytes(n) / 2;
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     uint32_t met = 0;
     for (uint32_t first = 0; first < n; first += kThreads * 16) {
-        const uint32_t at = first + threadIdx.x * 16, valid = valid16(at, n);
-        uint32_t p0 = 0, p1 = 0;
-        if (valid) {
-            p0 = gpu_ld(plane0 + at / 16) & valid;
-            p1 = gpu_ld(plane1 + at / 16) & valid;
+        const uint32_t at = first + threadIdx.x * 16;
+        const bool busy = first + warp * kPage < n; /* the whole warp */
+        uint32_t p0 = 0, p1 = 0, mask = 0, before = 0, sum = 0;
+        if (busy) {
+            const uint32_t valid = valid16(at, n);
+            if (valid) {
+                p0 = gpu_ld(plane0 + at / 16) & valid;
+                p1 = gpu_ld(plane1 + at / 16) & valid;
+            }
+            mask = p0 & p1;
+            const uint32_t own = static_cast<uint32_t>(__popc(mask));
+            sum = scan_warp(own, lane);
+            before = sum - own;
         }
-        const uint32_t mask = p0 & p1, own = static_cast<uint32_t>(__popc(mask)), sum = scan_warp(own, lane);
         if (lane == 31)
             sh.counts[warp] = sum;
         __syncthreads();
-        uint32_t from = met + sum - own;
-        from += before_warp(sh.counts, warp, lane, &met);
-        if (valid) {
-            uint32_t w[4];
+        if (busy) {
+            uint32_t from = met + before, w[4];
+            from += before_warp(sh.counts, warp, lane, &met);
             GPU_UNROLL
-            for (uint32_t i = 0; i < 4; i++) {
-                const uint32_t a = spread(p0, i) * 255, b = spread(p1, i) * 255;
-                w[i] = (repeat(v0) & ~(a | b)) | (repeat(v1) & a) | (repeat(v1 + 1) & b & ~a);
-            }
+            for (uint32_t i = 0; i < 4; i++)
+                w[i] = repeat(v0) ^ spread(p0, i) * v1 ^ spread(p1, i) * v2;
             if (mask)
                 get_escapes(w, mask, in, from, sh.select);
-            *reinterpret_cast<uint4 *>(out + at) = make_uint4(w[0], w[1], w[2], w[3]);
+            if (at < n)
+                *reinterpret_cast<uint4 *>(out + at) = make_uint4(w[0], w[1], w[2], w[3]);
         }
         __syncthreads();
     }
-    if (threadIdx.x == 0 && n <= ZFMT_GROUP - 16) /* for get_escapes; n = 32,768 does not end inside a word */
-        *reinterpret_cast<uint4 *>(out + align_up(n, 16)) = zero16();
+    if (threadIdx.x == 0) { /* whose warp was busy in each round */
+        sh.box[2 + TIER] = met;
+        if (n <= ZFMT_GROUP - 16) /* for get_escapes; n = 32,768 does not end inside a word */
+            *reinterpret_cast<uint4 *>(out + align_up(n, 16)) = zero16();
+    }
     __syncthreads();
-    return met;
+    return sh.box[2 + TIER];
 }
 
 /* Code planes to shared memory and their escapes counted; then the escapes themselves to page kOne. */

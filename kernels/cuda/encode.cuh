@@ -137,14 +137,16 @@ GPU_FN void or_unit(uint8_t *out, uint32_t to, uint4 x) {
 
 /* Tier 2, 3 or 4 over n bytes d at `in`: code planes take their place, escapes go to `out`. Returns the count of
  * escapes. */
-template <uint32_t TIER> GPU_FN uint32_t code_escapes(uint8_t *in, uint32_t n, uint8_t *out, uint32_t *counts) {
+template <uint32_t TIER> GPU_FN uint32_t code_escapes(uint8_t *in, uint32_t n, uint8_t *out, EncodeShared &sh) {
     constexpr uint32_t add = TIER - 1, less = 3 * (TIER - 1);
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32, plane = plane_bytes(n);
     uint32_t met = 0;
     for (uint32_t first = 0; first < n; first += 16 * kThreads) {
-        const uint32_t at = first + 16 * threadIdx.x, valid = valid16(at, n);
-        uint32_t p0 = 0, p1 = 0, mask = 0, own = 0, sum = 0;
-        if (first + warp * kPage < n) { /* so the whole warp */
+        const uint32_t at = first + 16 * threadIdx.x;
+        const bool busy = first + warp * kPage < n; /* the whole warp */
+        uint32_t p0 = 0, p1 = 0, mask = 0, sum = 0;
+        if (busy) {
+            const uint32_t valid = valid16(at, n);
             const uint4 v = valid ? *reinterpret_cast<const uint4 *>(in + at) : zero16();
             const uint32_t d[4] = {v.x, v.y, v.z, v.w};
             uint32_t c[4];
@@ -158,23 +160,28 @@ template <uint32_t TIER> GPU_FN uint32_t code_escapes(uint8_t *in, uint32_t n, u
             p0 &= valid;
             p1 &= valid;
             mask = p0 & p1;
-            own = static_cast<uint32_t>(__popc(mask));
-            sum = scan_warp(own, lane);
+            sum = scan_warp(static_cast<uint32_t>(__popc(mask)), lane);
         }
         if (lane == 31)
-            counts[warp] = sum;
+            sh.counts[warp] = sum;
         __syncthreads();
-        const uint32_t to = met + sum + ZIP_FAULT(2);
-        put_escapes(in + at, mask, out + to + before_warp(counts, warp, lane, &met));
+        if (busy) {
+            const uint32_t to = met + sum + ZIP_FAULT(2);
+            put_escapes(in + at, mask, out + to + before_warp(sh.counts, warp, lane, &met));
+        }
         __syncthreads();
-        if (at / 8 < plane) {
+        if (busy && at / 8 < plane) {
             *reinterpret_cast<uint16_t *>(in + at / 8) = static_cast<uint16_t>(p0);
             *reinterpret_cast<uint16_t *>(in + plane + at / 8) = static_cast<uint16_t>(p1);
         }
     }
-    pad_unit(out, met, threadIdx.x);
+    if (warp == 0) { /* busy in each round */
+        pad_unit(out, met, lane);
+        if (lane == 0)
+            sh.box[TIER] = met;
+    }
     __syncthreads();
-    return met;
+    return sh.box[TIER];
 }
 
 /* 16 bytes at offset `at` of a tier group's dynamic part. */
@@ -392,9 +399,9 @@ GPU_FN void encode_tile(const Work &work, zipccl_cuda_result *results, uint8_t *
     /* 6. Tiers 2 to 4, and where the dynamic part goes. */
     uint32_t n2 = 0, n3 = 0, n4 = 0, size = align_up(n1, ZFMT_ALIGN);
     if (CODEC == zipcclCodecTier && n1) {
-        n2 = code_escapes<2>(pages + kEscapes1, n1, pages + kEscapes2, sh.counts);
-        n3 = code_escapes<3>(pages + kEscapes2, n2, pages + kEscapes3, sh.counts);
-        n4 = code_escapes<4>(pages + kEscapes3, n3, pages + kEscapes4, sh.counts);
+        n2 = code_escapes<2>(pages + kEscapes1, n1, pages + kEscapes2, sh);
+        n3 = code_escapes<3>(pages + kEscapes2, n2, pages + kEscapes3, sh);
+        n4 = code_escapes<4>(pages + kEscapes3, n3, pages + kEscapes4, sh);
     }
     const Dynamic layout(n1, n2, n3, n4);
     if (CODEC == zipcclCodecTier)
