@@ -90,11 +90,6 @@ GPU_FN uint32_t sum_of_guess(const uint32_t e[4], uint32_t lane) {
     return __reduce_add_sync(kAll, sum - less);
 }
 
-/* So many escapes never cost more than the budget. */
-GPU_CONST uint32_t sure_of(uint32_t budget) {
-    return budget * 4 / 7;
-}
-
 /* Steps 4 and 5. Returns mode | base << 8. */
 GPU_COLD uint32_t settle(const uint32_t e[4], uint32_t base, uint32_t n1, uint32_t budget, uint32_t lane) {
     uint32_t m[4];
@@ -104,7 +99,7 @@ GPU_COLD uint32_t settle(const uint32_t e[4], uint32_t base, uint32_t n1, uint32
     const uint32_t z = warp_count(m);
     if (z <= 32) {
         const uint32_t n2 = count_beyond<1, 6>(e, base), n3 = count_beyond<2, 9>(e, base);
-        if (n1 + n2 + n3 + 4 * count_beyond<3, 12>(e, base) <= 4 * budget)
+        if (n1 + n2 + 4 * n3 <= 4 * budget)
             return ZFMT_TIER | base << 8;
     }
     /* Row j's part of the sample is 8 values of lane 4j + j / 2, in its words 0 and 1 or 2 and 3. */
@@ -121,7 +116,7 @@ GPU_COLD uint32_t settle(const uint32_t e[4], uint32_t base, uint32_t n1, uint32
     GPU_UNROLL
     for (int i = 0; i < 4; i++)
         m[i] = mark_ge<16>(sub_bytes(e[i], repeat((median - 8) & 255)));
-    if (ZFMT_BLOCK - warp_count(m) + z + sure_of(budget) < ZFMT_BLOCK)
+    if (ZFMT_BLOCK - warp_count(m) + z + budget * 2 / 3 < ZFMT_BLOCK)
         return ZFMT_RAW;
     uint32_t hits = 0; /* lane k < 16: h[k] */
     for (uint32_t k = 0; k < 16; k++) {
@@ -135,26 +130,24 @@ GPU_COLD uint32_t settle(const uint32_t e[4], uint32_t base, uint32_t n1, uint32
         hits = lane == k ? n : hits;
     }
     const uint32_t k = lane & 15, candidate = median - 8 + k;
-    int n[4] = {static_cast<int>(ZFMT_BLOCK), 0, 0, 0};
-    uint32_t h[13]; /* h[k - 8] .. h[k + 4] */
+    int n[3] = {static_cast<int>(ZFMT_BLOCK), 0, 0};
+    uint32_t h[10]; /* h[k - 6] .. h[k + 3] */
     GPU_UNROLL
-    for (int j = 0; j < 13; j++) {
-        const uint32_t at = k + static_cast<uint32_t>(j) - 8;
+    for (int j = 0; j < 10; j++) {
+        const uint32_t at = k + static_cast<uint32_t>(j) - 6;
         const uint32_t v = __shfl_sync(kAll, hits, static_cast<int>(at & 15));
         h[j] = at < 16 ? v : 0;
     }
     if (lane < 16) {
-        n[0] -= static_cast<int>(h[8] + h[7] + h[6]);
-        n[1] = n[0] - static_cast<int>(h[9] + h[5] + h[4]);
-        n[2] = n[1] - static_cast<int>(h[10] + h[3] + h[2]);
-        n[3] = n[2] - static_cast<int>(h[11] + h[1] + h[0]);
+        n[0] -= static_cast<int>(h[6] + h[5] + h[4]);
+        n[1] = n[0] - static_cast<int>(h[7] + h[3] + h[2]);
+        n[2] = n[1] - static_cast<int>(h[8] + h[1] + h[0]);
     } else {
-        n[0] -= static_cast<int>(z + h[8] + h[7]);
-        n[1] = n[0] - static_cast<int>(h[10] + h[6] + h[5]);
-        n[2] = n[1] - static_cast<int>(h[11] + h[4] + h[3]);
-        n[3] = n[2] - static_cast<int>(h[12] + h[2] + h[1]);
+        n[0] -= static_cast<int>(z + h[6] + h[5]);
+        n[1] = n[0] - static_cast<int>(h[8] + h[4] + h[3]);
+        n[2] = n[1] - static_cast<int>(h[9] + h[2] + h[1]);
     }
-    const uint32_t price = static_cast<uint32_t>(n[0] + n[1] + n[2] + 4 * n[3]) & 0xffff;
+    const uint32_t price = static_cast<uint32_t>(n[0] + n[1] + 4 * n[2]) & 0xffff;
     const uint32_t best = __reduce_min_sync(kAll, candidate > 255 ? kAll : price << 5 | lane);
     if (best >> 5 > 4 * budget)
         return ZFMT_RAW;
@@ -171,7 +164,7 @@ template <int CODEC> GPU_FN uint32_t count_escapes(const Codes<CODEC> &codes, ui
 
 /* A guess with no more escapes than this is taken. */
 template <int DTYPE> GPU_CONST uint32_t surely() {
-    return sure_of(Kind<DTYPE>::budget(2)) < 160 ? sure_of(Kind<DTYPE>::budget(2)) : 160;
+    return Kind<DTYPE>::budget(2) * 2 / 3 < 160 ? Kind<DTYPE>::budget(2) * 2 / 3 : 160;
 }
 /* The guess: mode and base of a full block, its codes and its escapes of tier 1. */
 template <int DTYPE, bool STAGED>

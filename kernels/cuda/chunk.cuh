@@ -37,13 +37,14 @@ GPU_FN uint32_t plane_bytes(uint32_t n) {
     return align_up((n + 7) / 8, ZFMT_ARRAY_ALIGN);
 }
 
-/* Offsets in the dynamic part of a tier group: planes of tiers 2 (which begin it), 3 and 4, and the raw bytes. */
+/* Offsets in the dynamic part of a tier group: planes of tiers 2 (which begin it), 3 and, where it has one, 4, and the
+ * raw bytes. */
 struct Dynamic {
     uint32_t tier3, tier4, raw, size;
     GPU_FN Dynamic(uint32_t n1, uint32_t n2, uint32_t n3, uint32_t n4) {
         tier3 = 2 * plane_bytes(n1);
         tier4 = tier3 + 2 * plane_bytes(n2);
-        raw = tier4 + 2 * plane_bytes(n3);
+        raw = n4 == n3 ? tier4 : tier4 + 2 * plane_bytes(n3);
         size = align_up(raw + n4, ZFMT_ALIGN);
     }
 };

@@ -27,8 +27,9 @@ struct DecodeShared {
     uint4 entry[2]; /* of this group and the next */
 };
 
-/* Large shared memory: two pages that each tier goes through by turns, the raw bytes in page two, so that the escapes
- * of tier 1 end in page one (top7's begin there), and page two is free for the warps' stages; then code planes. */
+/* Large shared memory: two pages that each tier goes through by turns, the raw bytes of a group with a tier 4 in page
+ * two, so that the escapes of tier 1 end in page one (top7's begin there), and page two is free for the warps' stages;
+ * then code planes. */
 constexpr uint32_t kOne = 0, kTwo = ZFMT_GROUP, kCodes = 2 * ZFMT_GROUP;
 template <int CODEC> GPU_CONST uint32_t code_planes() {
     return CODEC == zipcclCodecTier ? 2 : 3;
@@ -262,15 +263,16 @@ GPU_FN bool get_group_escapes(const Tile &tile, const Group &g, uint8_t *big, De
     const Dynamic l(g.n1, g.n2, g.n3, g.n4);
     const uint32_t raw = CODEC == zipcclCodecTier ? g.n4 : g.n1;
     const uint8_t *const from = g.dynamic + (CODEC == zipcclCodecTier ? l.raw : 0);
-    uint8_t *const to = CODEC == zipcclCodecTier ? two : one;
+    const bool fourth = CODEC == zipcclCodecTier && g.n4 != g.n3;
+    uint8_t *const to = fourth ? two : one;
     /* A unit of zeros behind them, for get_escapes; but the code planes lie behind page two, and stay. */
-    const uint32_t end = CODEC == zipcclCodecTier ? min(raw + 16, ZFMT_GROUP) : raw + 16;
+    const uint32_t end = fourth ? min(raw + 16, ZFMT_GROUP) : raw + 16;
     for (uint32_t at = 16 * t; at < end; at += 16 * kThreads)
         *reinterpret_cast<uint4 *>(to + at) = at < raw ? gpu_ld16(from + at) : zero16();
     __syncthreads();
     if (CODEC == zipcclCodecTop7)
         return true;
-    return undo_tier<4>(g.dynamic + l.tier4, g.n3, two, one, sh) == g.n4 &&
+    return (!fourth || undo_tier<4>(g.dynamic + l.tier4, g.n3, two, one, sh) == g.n4) &&
            undo_tier<3>(g.dynamic + l.tier3, g.n2, one, two, sh) == g.n3 &&
            undo_tier<2>(g.dynamic, g.n1, two, one, sh) == g.n2;
 }

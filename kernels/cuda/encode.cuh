@@ -9,8 +9,9 @@
  * places the dynamic part.
  *
  * Shared memory while blocks are coded: 64 places (plan.h). Later the escapes of each tier, in bytes (kEscapes1 to
- * kEscapes4). The next tier's code planes take the beginning of what it has read, and the escapes of the tier after it
- * lie behind them. Those of tier 4 are few: at least seven quarter bytes of price each stay within 4 * budget.
+ * kEscapes4). The code planes of tiers 2 and 3 take the beginning of what they have read, and the escapes of the tier
+ * after it lie behind them. Those of tiers 3 and 4 are few: six quarter bytes of price each stay within 4 * budget.
+ * Tier 4 leaves what it has read, for it is used only where it pays.
  *
  * STAGED false is for GPUs whose shared memory cannot hold a group of FP32: blocks are read from memory, and their byte
  * planes made from a second reading, from the L2 cache.
@@ -26,6 +27,9 @@ constexpr uint32_t kPlanes = 2 * ZFMT_GROUP / 8; /* of a tier, at most */
 constexpr uint32_t kEscapes1 = 0, kEscapes3 = kEscapes1 + kPlanes;
 constexpr uint32_t kEscapes2 = kEscapes3 + ZFMT_GROUP, kEscapes4 = kEscapes2 + kPlanes;
 constexpr uint32_t kPagesEnd = kEscapes2 + ZFMT_GROUP;
+constexpr uint32_t kMostEscapes3 = 4 * 368 / 6 * kGroupBlocks; /* 368: the greatest budget */
+constexpr uint32_t kPlanes4 = kEscapes3 + kMostEscapes3 + 16;
+static_assert(kPlanes4 % 16 == 0 && kPlanes4 + 2 * (kMostEscapes3 / 8 + 16) <= kEscapes2, "planes of tier 4");
 static_assert(kPlanes <= 16 * kThreads, "planes lie where the first round of a tier has read");
 
 /* Sizes of a place. */
@@ -36,7 +40,7 @@ template <int DTYPE, int CODEC, bool STAGED> struct Shape {
     static constexpr uint32_t escapes = encode_escapes(tier, K::bytes, K::bit_planes, STAGED);
     static constexpr uint32_t pitch = encode_pitch(tier, K::bytes, K::bit_planes, STAGED);
     static_assert(!tier || pitch * kGroupBlocks >= kPagesEnd, "tiers 2 and 3");
-    static_assert(kEscapes4 + 4 * K::budget(2) / 7 * kGroupBlocks + 16 <= kPagesEnd, "tier 4");
+    static_assert(K::budget(2) <= 368 && kEscapes4 + kMostEscapes3 + 16 <= kPagesEnd, "tier 4");
 };
 
 /* Small shared memory of the kernel. */
@@ -135,9 +139,10 @@ GPU_FN void or_unit(uint8_t *out, uint32_t to, uint4 x) {
         atomicOr(w + 4, x.w >> (32 - shift));
 }
 
-/* Tier 2, 3 or 4 over n bytes d at `in`: code planes take their place, escapes go to `out`. Returns the count of
- * escapes. */
-template <uint32_t TIER> GPU_FN uint32_t code_escapes(uint8_t *in, uint32_t n, uint8_t *out, EncodeShared &sh) {
+/* Tier 2, 3 or 4 over n bytes d at `in`: code planes, which may take their place, and escapes to `out`. Returns the
+ * count of escapes. */
+template <uint32_t TIER>
+GPU_FN uint32_t code_escapes(const uint8_t *in, uint32_t n, uint8_t *planes, uint8_t *out, EncodeShared &sh) {
     constexpr uint32_t add = TIER - 1, less = 3 * (TIER - 1);
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32, plane = plane_bytes(n);
     uint32_t met = 0;
@@ -171,8 +176,8 @@ template <uint32_t TIER> GPU_FN uint32_t code_escapes(uint8_t *in, uint32_t n, u
         }
         __syncthreads();
         if (busy && at / 8 < plane) {
-            *reinterpret_cast<uint16_t *>(in + at / 8) = static_cast<uint16_t>(p0);
-            *reinterpret_cast<uint16_t *>(in + plane + at / 8) = static_cast<uint16_t>(p1);
+            *reinterpret_cast<uint16_t *>(planes + at / 8) = static_cast<uint16_t>(p0);
+            *reinterpret_cast<uint16_t *>(planes + plane + at / 8) = static_cast<uint16_t>(p1);
         }
     }
     if (warp == 0) { /* busy in each round */
@@ -185,11 +190,11 @@ template <uint32_t TIER> GPU_FN uint32_t code_escapes(uint8_t *in, uint32_t n, u
 }
 
 /* 16 bytes at offset `at` of a tier group's dynamic part. */
-GPU_FN uint4 dynamic_unit(const uint8_t *pages, const Dynamic &l, uint32_t n4, uint32_t at) {
+GPU_FN uint4 dynamic_unit(const uint8_t *pages, const Dynamic &l, uint32_t n3, uint32_t n4, uint32_t at) {
     const uint32_t from = at < l.tier3   ? kEscapes1 + at
                           : at < l.tier4 ? kEscapes2 + at - l.tier3
-                          : at < l.raw   ? kEscapes3 + at - l.tier4
-                                         : kEscapes4 + at - l.raw;
+                          : at < l.raw   ? kPlanes4 + at - l.tier4
+                                         : (n4 == n3 ? kEscapes3 : kEscapes4) + at - l.raw;
     return at < l.raw + n4 ? *reinterpret_cast<const uint4 *>(pages + from) : zero16();
 }
 
@@ -399,9 +404,14 @@ GPU_FN void encode_tile(const Work &work, zipccl_cuda_result *results, uint8_t *
     /* 6. Tiers 2 to 4, and where the dynamic part goes. */
     uint32_t n2 = 0, n3 = 0, n4 = 0, size = align_up(n1, ZFMT_ALIGN);
     if (CODEC == zipcclCodecTier && n1) {
-        n2 = code_escapes<2>(pages + kEscapes1, n1, pages + kEscapes2, sh);
-        n3 = code_escapes<3>(pages + kEscapes2, n2, pages + kEscapes3, sh);
-        n4 = code_escapes<4>(pages + kEscapes3, n3, pages + kEscapes4, sh);
+        n2 = code_escapes<2>(pages + kEscapes1, n1, pages + kEscapes1, pages + kEscapes2, sh);
+        n3 = code_escapes<3>(pages + kEscapes2, n2, pages + kEscapes2, pages + kEscapes3, sh);
+        const uint32_t without = Dynamic(n1, n2, n3, n3).size;
+        n4 = n3;
+        if (Dynamic(n1, n2, n3, 0).size < without) { /* it can pay */
+            n4 = code_escapes<4>(pages + kEscapes3, n3, pages + kPlanes4, pages + kEscapes4, sh);
+            n4 = Dynamic(n1, n2, n3, n4).size < without ? n4 : n3;
+        }
     }
     const Dynamic layout(n1, n2, n3, n4);
     if (CODEC == zipcclCodecTier)
@@ -422,7 +432,7 @@ GPU_FN void encode_tile(const Work &work, zipccl_cuda_result *results, uint8_t *
         for (uint32_t at = 16 * t; at < size; at += 16 * kThreads) {
             uint4 v;
             if (CODEC == zipcclCodecTier)
-                v = dynamic_unit(pages, layout, n4, at);
+                v = dynamic_unit(pages, layout, n3, n4, at);
             else
                 v = at < n1 ? *reinterpret_cast<const uint4 *>(pages + kEscapes1 + at) : zero16();
             gpu_st16(dynamic + at, v);
