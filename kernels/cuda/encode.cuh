@@ -406,14 +406,21 @@ GPU_FN void encode_tile(const Work &work, zipccl_cuda_result *results, uint8_t *
     if (CODEC == zipcclCodecTier && n1) {
         n2 = code_escapes<2>(pages + kEscapes1, n1, pages + kEscapes1, pages + kEscapes2, sh);
         n3 = code_escapes<3>(pages + kEscapes2, n2, pages + kEscapes2, pages + kEscapes3, sh);
-        const uint32_t without = Dynamic(n1, n2, n3, n3).size;
         n4 = n3;
-        if (Dynamic(n1, n2, n3, 0).size < without) { /* it can pay */
-            n4 = code_escapes<4>(pages + kEscapes3, n3, pages + kPlanes4, pages + kEscapes4, sh);
-            n4 = Dynamic(n1, n2, n3, n4).size < without ? n4 : n3;
+    }
+    Dynamic layout(n1, n2, n3, n4);
+    if (CODEC == zipcclCodecTier && n3) {
+        const uint32_t raw = layout.tier4 + 2 * plane_bytes(n3);
+        if (align_up(raw, ZFMT_ALIGN) < layout.size) { /* it can pay */
+            const uint32_t n = code_escapes<4>(pages + kEscapes3, n3, pages + kPlanes4, pages + kEscapes4, sh);
+            const uint32_t with = align_up(raw + n, ZFMT_ALIGN);
+            if (with < layout.size) {
+                n4 = n;
+                layout.raw = raw;
+                layout.size = with;
+            }
         }
     }
-    const Dynamic layout(n1, n2, n3, n4);
     if (CODEC == zipcclCodecTier)
         size = n1 ? layout.size : 0;
     if (warp == 0) {

@@ -295,11 +295,12 @@ void test_hostile(zipcclDataType_t dtype) {
     EXPECT(runs == 0 || (refused > 0 && refused < runs), "%u of %u refused", refused, runs);
 }
 
-/* A group of which every value is an escape of every tier. No encoder makes it, all decoders take it: the chunk's other
- * groups have nothing, so that its dynamic part is not too long. */
-void test_all_escape() {
+/* A group of which every value is an escape of every tier; with a fourth tier all but the last one. No encoder makes
+ * it, all decoders take it: the chunk's other groups have nothing, so that its dynamic part is not too long. */
+void test_all_escape(bool fourth) {
     constexpr zipcclDataType_t dtype = zipcclBfloat16;
-    constexpr size_t tier_bytes = 2 * ZFMT_GROUP / 8, dynamic_bytes = (ZFMT_TIERS - 1) * tier_bytes + ZFMT_GROUP;
+    constexpr size_t tier_bytes = 2 * ZFMT_GROUP / 8;
+    const size_t dynamic_bytes = (fourth ? 3 : 2) * tier_bytes + ZFMT_GROUP;
     if (!have(zipcclCodecTier, dtype))
         return;
     size_t count = ZFMT_GROUP;
@@ -318,9 +319,10 @@ void test_all_escape() {
     head.dynamic_bytes = dynamic.bytes;
     memcpy(parts.p, &head, sizeof(head));
     for (size_t g = 0; g < t.groups; g++) {
-        zfmt_group group = {static_cast<uint32_t>(bodies / ZFMT_BODY_ALIGN), dynamic_bytes / ZFMT_ALIGN, {0}};
+        zfmt_group group = {
+            static_cast<uint32_t>(bodies / ZFMT_BODY_ALIGN), static_cast<uint32_t>(dynamic_bytes / ZFMT_ALIGN), {0}};
         if (g == 0)
-            group = {0, 0, {ZFMT_GROUP, ZFMT_GROUP, ZFMT_GROUP, ZFMT_GROUP}};
+            group = {0, 0, {ZFMT_GROUP, ZFMT_GROUP, ZFMT_GROUP, static_cast<uint16_t>(ZFMT_GROUP - fourth)}};
         memcpy(parts.p + t.table + g * sizeof(group), &group, sizeof(group));
     }
     uint64_t seed = 5;
@@ -330,6 +332,8 @@ void test_all_escape() {
     }
     for (size_t i = 0; i < ZFMT_GROUP; i++)
         dynamic.p[dynamic_bytes - ZFMT_GROUP + i] = static_cast<uint8_t>(inputs_random(&seed));
+    if (fourth)
+        dynamic.p[dynamic_bytes - ZFMT_GROUP - 1] = 0x7f; /* tier 4 hits the last one with code 1 */
     std::vector<uint8_t> want(2 * count);
     EXPECT(codec_decode(zipcclCodecTier, dtype, parts.p, parts.bytes, dynamic.p, dynamic.bytes, want.data(), count,
                         0) == zipcclSuccess,
@@ -542,8 +546,10 @@ int main(int argc, char **argv) {
     }
     if (which == "overflow")
         test_overflow();
-    if (which == "hostile")
-        test_all_escape();
+    if (which == "hostile") {
+        test_all_escape(false);
+        test_all_escape(true);
+    }
     printf("%s: %d failures\n", which.c_str(), g_failures);
     return g_failures != 0;
 }
