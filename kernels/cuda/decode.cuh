@@ -41,7 +41,15 @@ template <int CODEC> GPU_CONST uint32_t decode_bytes() {
 /* A group that has passed the checks. */
 struct Group {
     const uint8_t *bodies, *dynamic;
-    uint32_t n1, n2, n3, n4, window;
+    uint32_t window;
+};
+
+/* Escapes of the tiers, from a group's entry: read from shared memory where they are wanted, for registers are few. */
+struct Counts {
+    uint32_t n1, n2, n3, n4;
+    GPU_FN explicit Counts(const uint4 &entry)
+        : n1(entry.z & 0xffff), n2(entry.z >> 16), n3(entry.w & 0xffff), n4(entry.w >> 16) {
+    }
 };
 
 /* For each mask of four bytes a selector of __byte_perm that puts the next bytes of its second word there, and their
@@ -94,13 +102,14 @@ GPU_FN bool header_ok(const uint4 header[8], const zipccl_cuda_segment &s, uint6
 }
 
 /* Bytes of a group's dynamic part. */
-template <int CODEC> GPU_FN uint32_t dynamic_bytes_of(uint32_t n1, uint32_t n2, uint32_t n3, uint32_t n4) {
-    return CODEC == zipcclCodecTier && n1 ? Dynamic(n1, n2, n3, n4).size
-           : CODEC == zipcclCodecTier     ? 0
-                                          : align_up(n1, ZFMT_ALIGN);
+template <int CODEC> GPU_FN uint32_t dynamic_bytes_of(const Counts &c) {
+    return CODEC == zipcclCodecTier && c.n1 ? Dynamic(c.n1, c.n2, c.n3, c.n4).size
+           : CODEC == zipcclCodecTier       ? 0
+                                            : align_up(c.n1, ZFMT_ALIGN);
 }
 
-/* Checks everything that can be checked before bodies are read. All threads get the same answer. */
+/* Checks everything that can be checked before bodies are read. All threads get the same answer, thread 0 writes the
+ * group. */
 template <int DTYPE, int CODEC>
 GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t count, DecodeShared &sh, Group *g) {
     using K = Kind<DTYPE>;
@@ -141,7 +150,8 @@ GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t
     }
     if (!__syncthreads_and(ok) || !header_ok<DTYPE, CODEC>(sh.header, s, count, tables, &static_bytes, &dynamic_bytes))
         return false;
-    g->window = sh.header[2].x;
+    if (t == 0)
+        g->window = sh.header[2].x;
     if (tables.groups == 0)
         return static_bytes == tables.bodies && dynamic_bytes == 0;
     if (t < 32) {
@@ -152,12 +162,12 @@ GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t
     __syncthreads();
     const uint32_t sum = sh.box[2];
     const uint4 own = sh.entry[0], next = sh.entry[1];
-    const uint32_t n1 = own.z & 0xffff, n2 = own.z >> 16, n3 = own.w & 0xffff, n4 = own.w >> 16;
-    if (n1 > tile.values || n2 > n1 || n3 > n2 || n4 > n3 || (CODEC == zipcclCodecTop7 && (n2 | n3 | n4)))
+    const Counts c(own);
+    if (c.n1 > tile.values || c.n2 > c.n1 || c.n3 > c.n2 || c.n4 > c.n3 || (CODEC == zipcclCodecTop7 && (c.n2 | own.w)))
         return false;
     if (tile.group == 0 && (own.x | own.y))
         return false;
-    const uint32_t size = dynamic_bytes_of<CODEC>(n1, n2, n3, n4);
+    const uint32_t size = dynamic_bytes_of<CODEC>(c);
     const uint64_t body_end = tables.bodies + (uint64_t{own.x} + sum) * ZFMT_BODY_ALIGN;
     const uint64_t dynamic_end = uint64_t{own.y} * ZFMT_ALIGN + size;
     if (body_end > static_bytes || dynamic_end > dynamic_bytes)
@@ -167,12 +177,10 @@ GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t
     } else {
         ok = (body_end + ZFMT_ALIGN - 1) / ZFMT_ALIGN * ZFMT_ALIGN == static_bytes && dynamic_end == dynamic_bytes;
     }
-    g->bodies = parts + tables.bodies + uint64_t{own.x} * ZFMT_BODY_ALIGN;
-    g->dynamic = static_cast<const uint8_t *>(s.dynamic_part) + uint64_t{own.y} * ZFMT_ALIGN;
-    g->n1 = n1;
-    g->n2 = n2;
-    g->n3 = n3;
-    g->n4 = n4;
+    if (t == 0) {
+        g->bodies = parts + tables.bodies + uint64_t{own.x} * ZFMT_BODY_ALIGN;
+        g->dynamic = static_cast<const uint8_t *>(s.dynamic_part) + uint64_t{own.y} * ZFMT_ALIGN;
+    }
     return ok;
 }
 
@@ -256,14 +264,15 @@ GPU_FN bool get_group_escapes(const Tile &tile, const Group &g, uint8_t *big, De
             sh.box[3] = n;
     }
     __syncthreads();
-    if (sh.box[3] != g.n1)
+    const Counts c(sh.entry[0]);
+    if (sh.box[3] != c.n1)
         return false;
-    if (g.n1 == 0)
+    if (c.n1 == 0)
         return true;
-    const Dynamic l(g.n1, g.n2, g.n3, g.n4);
-    const uint32_t raw = CODEC == zipcclCodecTier ? g.n4 : g.n1;
+    const Dynamic l(c.n1, c.n2, c.n3, c.n4);
+    const uint32_t raw = CODEC == zipcclCodecTier ? c.n4 : c.n1;
     const uint8_t *const from = g.dynamic + (CODEC == zipcclCodecTier ? l.raw : 0);
-    const bool fourth = CODEC == zipcclCodecTier && g.n4 != g.n3;
+    const bool fourth = CODEC == zipcclCodecTier && c.n4 != c.n3;
     uint8_t *const to = fourth ? two : one;
     /* A unit of zeros behind them, for get_escapes; but the code planes lie behind page two, and stay. */
     const uint32_t end = fourth ? min(raw + 16, ZFMT_GROUP) : raw + 16;
@@ -272,9 +281,9 @@ GPU_FN bool get_group_escapes(const Tile &tile, const Group &g, uint8_t *big, De
     __syncthreads();
     if (CODEC == zipcclCodecTop7)
         return true;
-    return (!fourth || undo_tier<4>(g.dynamic + l.tier4, g.n3, two, one, sh) == g.n4) &&
-           undo_tier<3>(g.dynamic + l.tier3, g.n2, one, two, sh) == g.n3 &&
-           undo_tier<2>(g.dynamic, g.n1, two, one, sh) == g.n2;
+    return (!fourth || undo_tier<4>(g.dynamic + l.tier4, c.n3, two, one, sh) == c.n4) &&
+           undo_tier<3>(g.dynamic + l.tier3, c.n2, one, two, sh) == c.n3 &&
+           undo_tier<2>(g.dynamic, c.n1, two, one, sh) == c.n2;
 }
 
 /* The 16 values of a lane of a full block. RAW: the block may be raw. */
@@ -420,11 +429,9 @@ GPU_FN bool draw_input(const Work &work, const zipccl_cuda_segment *table, uint3
 /* The checks and escapes of the chunk that is sh.segment, in the tile in hand. */
 template <int DTYPE, int CODEC> GPU_FN bool take_segment(uint8_t *big, TileShared &sh) {
     __syncthreads();
-    Group g;
-    bool ok = check_group<DTYPE, CODEC>(sh.tile, sh.segment, sh.count, sh.decode, &g);
-    ok = ok && (sh.tile.blocks == 0 || get_group_escapes<DTYPE, CODEC>(sh.tile, g, big, sh.decode));
-    if (ok && threadIdx.x == 0)
-        sh.group = g;
+    bool ok = check_group<DTYPE, CODEC>(sh.tile, sh.segment, sh.count, sh.decode, &sh.group);
+    __syncthreads();
+    ok = ok && (sh.tile.blocks == 0 || get_group_escapes<DTYPE, CODEC>(sh.tile, sh.group, big, sh.decode));
     __syncthreads();
     return ok;
 }
