@@ -44,9 +44,11 @@ struct codec_row {
     const struct coder *coder; /* NULL: raw */
 };
 
-/* n raw bytes of a group's dynamic part for the loops, which read past them: a copy where there is nothing behind. */
-static const uint8_t *raw_of(const struct group_io *io, const uint8_t *dynamic, size_t raw, size_t n, uint8_t *page) {
-    if (raw + n + OPS_SLOP <= io->dynamic_left)
+/* The n raw bytes of a group's dynamic part for loops that take up to `most`, as many as hostile planes announce: a
+ * copy where the chunk does not have so much behind them. */
+static const uint8_t *raw_of(const struct group_io *io, const uint8_t *dynamic, size_t raw, size_t n, size_t most,
+                             uint8_t *page) {
+    if (raw + most + OPS_SLOP <= io->dynamic_left)
         return dynamic + raw;
     memcpy(page, dynamic + raw, n);
     return page;
@@ -118,8 +120,9 @@ static bool tier_decode(const struct group_io *io, const struct zfmt_block *head
     const struct cpu_ops *ops = cpu_ops_current();
     if (g->n[0]) {
         const struct layout_dynamic l = layout_tier_dynamic(g);
-        const uint8_t *in = raw_of(io, dynamic, l.raw, g->n[3], layout_has_tier4(g) ? two : one);
-        if (layout_has_tier4(g)) {
+        const bool fourth = layout_has_tier4(g);
+        const uint8_t *in = raw_of(io, dynamic, l.raw, g->n[3], g->n[fourth ? 2 : 1], fourth ? two : one);
+        if (fourth) {
             if (ops->expand(4, dynamic + l.planes[4][0], dynamic + l.planes[4][1], g->n[2], in, one) != g->n[3])
                 return false;
             in = one;
@@ -168,7 +171,7 @@ static size_t top7_encode(const struct group_io *io, const uint8_t *src, uint8_t
 static bool top7_decode(const struct group_io *io, const struct zfmt_block *heads, const struct zfmt_group *g,
                         const uint8_t *body, const uint8_t *dynamic, uint8_t *dst) {
     _Alignas(64) uint8_t one[OPS_ESCAPES];
-    const uint8_t *const in = raw_of(io, dynamic, 0, g->n[0], one);
+    const uint8_t *const in = raw_of(io, dynamic, 0, g->n[0], (size_t)io->blocks * ZFMT_BLOCK, one);
     return cpu_ops_current()->top7_decode(io->kind, heads, io->blocks, body, in, dst, io->stream, io->window) ==
            g->n[0];
 }

@@ -97,7 +97,7 @@ static inline void fill(uint8_t *p, zipcclDataType_t t, size_t count, enum input
             break;
         case IN_WIDE: /* escapes of every tier, on both sides */
             v = next_random(&s);
-            v = value_near(t, v % 8 ? 3 : 1, v % 8 ? 120 : 108 + (unsigned)(v >> 8) % 24, &s);
+            v = value_near(t, v % 3 ? 3 : 1, v % 3 ? 120 : 109 + (unsigned)(v >> 8) % 16, &s);
             break;
         default:
             break;

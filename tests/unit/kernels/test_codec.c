@@ -401,6 +401,54 @@ static void expect_corrupt(zipcclCodec_t codec, zipcclDataType_t t, const uint8_
     release(dst, n, 1);
 }
 
+/* Code planes that announce more escapes than there are, in a group with some of the next one's bytes behind its own.
+ */
+static void announce(zipcclCodec_t codec, zipcclDataType_t t) {
+    enum { COUNT = 32768 + 1024 };
+    const size_t bytes = dtype_get(t)->bytes;
+    uint8_t *src = guarded(COUNT * bytes, 1);
+    fill(src, t, COUNT, IN_WIDE, 3);
+    struct coded c = encode(codec, t, src, COUNT, 0);
+    const struct layout_tables tables = layout_tables_of(COUNT);
+    struct zfmt_header h;
+    struct zfmt_group g;
+    memcpy(&h, c.s, sizeof(h));
+    memcpy(&g, c.s + tables.table, sizeof(g));
+    assert_true(g.n[0] > 256);
+    for (unsigned tier = 2; tier <= ZFMT_TIERS && codec == zipcclCodecTier; tier++) {
+        const struct layout_dynamic l = layout_tier_dynamic(&g);
+        const size_t from = l.planes[tier][0], n = 2 * layout_plane(g.n[tier - 2]);
+        uint8_t keep[16384];
+        if (tier == 4 && !layout_has_tier4(&g))
+            break;
+        memcpy(keep, c.d + from, n);
+        memset(c.d + from, 0xff, n);
+        expect_corrupt(codec, t, c.s, c.d, &h, COUNT);
+        memcpy(c.d + from, keep, n);
+    }
+    unsigned coded = 0;
+    for (size_t b = 0, at = tables.bodies; b < 64; b++) {
+        const uint8_t mode = c.s[tables.heads + 2 * b];
+        if (mode != ZFMT_RAW) {
+            memset(c.s + at, mode == ZFMT_TIER ? 0xff : 0, mode == ZFMT_TIER ? 128 : 192);
+            coded++;
+        }
+        at += layout_body(layout_kind_of(t), mode);
+    }
+    assert_true(coded >= 32);
+    expect_corrupt(codec, t, c.s, c.d, &h, COUNT);
+    drop(&c);
+    release(src, COUNT * bytes, 1);
+}
+
+static void test_announced(void **state) {
+    (void)state;
+    announce(zipcclCodecTier, zipcclBfloat16);
+    announce(zipcclCodecTier, zipcclFloat32);
+    announce(zipcclCodecTop7, zipcclBfloat16);
+    announce(zipcclCodecTop7, zipcclFloat32);
+}
+
 /* Chunks that are right but for one claim, which a byte turned at random hardly ever makes. */
 static void forge(zipcclCodec_t codec, zipcclDataType_t t) {
     enum { BLOCKS = 3, COUNT = 512 * BLOCKS, HEADS = 128, TABLE = 256, MORE = 128 };
@@ -524,13 +572,14 @@ static void test_isas(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_inputs),       cmocka_unit_test(test_every_pattern),
-        cmocka_unit_test(test_zeros_apart),  cmocka_unit_test(test_zeros_and_escapes),
-        cmocka_unit_test(test_budgets),      cmocka_unit_test(test_fourth_tier),
-        cmocka_unit_test(test_real_tensors), cmocka_unit_test(test_normal),
-        cmocka_unit_test(test_model),        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_forged),       cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_names),        cmocka_unit_test(test_isas),
+        cmocka_unit_test(test_inputs),      cmocka_unit_test(test_every_pattern),
+        cmocka_unit_test(test_zeros_apart), cmocka_unit_test(test_zeros_and_escapes),
+        cmocka_unit_test(test_budgets),     cmocka_unit_test(test_fourth_tier),
+        cmocka_unit_test(test_announced),   cmocka_unit_test(test_real_tensors),
+        cmocka_unit_test(test_normal),      cmocka_unit_test(test_model),
+        cmocka_unit_test(test_hostile),     cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_bounds),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_isas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
