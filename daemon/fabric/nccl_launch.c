@@ -3,7 +3,9 @@
  * What a GPU's launching side does with NCCL, on one stream, in the order that it is told.
  *
  * Communicators do not block, so each call is asked for its end. A communicator is made when nothing is on the stream,
- * for it may synchronise the device. A revocation and an abort do not wait their turn: what is ahead of them may be
+ * for it may synchronise the device; so it is by a split, which NCCL wants to be alone with the parent. What comes of
+ * one is there when the parent is ready again; NCCL knows no other way to end a split than to abort the parent. A
+ * revocation and an abort do not wait their turn: what is ahead of them may be
  * what they end. The loop has a communicator revoked on all GPUs (where this NCCL can) before it has it aborted on the
  * first: freeing it may wait for the device, and so for kernels that wait for another GPU's.
  */
@@ -104,19 +106,19 @@ static zipcclResult_t look(struct nccl_launcher *l) {
 
 /* ---- the life of a communicator ---- */
 
-static bool add_comm(struct nccl_launcher *l, const struct nccl_command *command) {
+static struct nccl_made *add_comm(struct nccl_launcher *l, uint64_t id) {
     struct nccl_made *comm = calloc(1, sizeof(*comm));
-    struct nccl_command none = {.comm = command->comm, .what = NCCL_FAILED};
+    struct nccl_command none = {.comm = id, .what = NCCL_FAILED};
     struct nccl_task *failure = comm ? nccl_task_new(&none) : NULL;
     if (!failure) {
         free(comm);
-        return false;
+        return NULL;
     }
-    comm->id = command->comm;
+    comm->id = id;
     comm->failure = failure;
     comm->next = l->comms;
     l->comms = comm;
-    return true;
+    return comm;
 }
 
 /* What it launched may still be on the stream. */
@@ -163,14 +165,26 @@ static void strike_out(struct nccl_launcher *l, struct nccl_made *comm) {
         (void)l->library->ncclCommDeregister(comm->handle, comm->registered[--comm->nregistered]);
 }
 
+/* The split that is under way; NULL: none is. */
+static const struct nccl_command *split_of(const struct nccl_launcher *l) {
+    const struct nccl_task *head = l->begun ? l->waiting.head : NULL;
+    return head && head->command.what == NCCL_SPLIT ? &head->command : NULL;
+}
+
 static void revoke(struct nccl_launcher *l, struct nccl_made *comm) {
+    const struct nccl_command *split = split_of(l);
     comm->broken = true;
+    if (comm->splitting || (split && split->comm == comm->id))
+        return;
     if (comm->handle && l->library->ncclCommRevoke)
         (void)l->library->ncclCommRevoke(comm->handle, NCCL_REVOKE_DEFAULT);
 }
 
 static void abort_comm(struct nccl_launcher *l, struct nccl_made *comm) {
     comm->broken = true;
+    comm->doomed = comm->splitting;
+    if (comm->doomed)
+        return;
     if (comm->handle)
         (void)l->library->ncclCommAbort(comm->handle);
     free_comm(l, comm);
@@ -178,6 +192,11 @@ static void abort_comm(struct nccl_launcher *l, struct nccl_made *comm) {
 
 /* One that nothing happened to is finalized, with its other ranks, and destroyed. */
 static void begin_to_leave(struct nccl_launcher *l, struct nccl_made *comm) {
+    comm->leaves = comm->splitting;
+    if (comm->leaves) {
+        comm->leave_by = nccl_now_ns() + LEAVE_NS;
+        return;
+    }
     bool good = comm->made && comm->failure && ask_state(l, comm) == ncclSuccess;
     if (good) {
         strike_out(l, comm);
@@ -193,7 +212,11 @@ static bool leave(struct nccl_launcher *l) {
     ncclResult_t state = ncclInternalError;
     if (!task)
         return false;
-    if (comm && comm->leave_by)
+    if (comm && comm->leaves && comm->splitting && nccl_now_ns() < comm->leave_by)
+        return false;
+    if (comm && comm->leaves && !comm->splitting)
+        begin_to_leave(l, comm);
+    if (comm && comm->leave_by && !comm->splitting)
         state = ask_state(l, comm);
     if (state == ncclInProgress && nccl_now_ns() < comm->leave_by)
         return false;
@@ -208,6 +231,14 @@ static bool leave(struct nccl_launcher *l) {
     return true;
 }
 
+static ncclConfig_t config_of(const struct nccl_launcher *l) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    if (l->library->version < NCCL_VERSION_CODE)
+        config.version = (unsigned)l->library->version;
+    return config;
+}
+
 /* True: it is over; *result, which was zipcclAborted, is set where it was not aborted. */
 static bool make(struct nccl_launcher *l, const struct nccl_command *command, zipcclResult_t *result) {
     struct nccl_made *comm = find(l, command->comm);
@@ -217,10 +248,7 @@ static bool make(struct nccl_launcher *l, const struct nccl_command *command, zi
     if (!l->begun) {
         if (l->flying.head)
             return false;
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.blocking = 0;
-        if (l->library->version < NCCL_VERSION_CODE)
-            config.version = (unsigned)l->library->version;
+        ncclConfig_t config = config_of(l);
         ncclUniqueId unique;
         memcpy(&unique, &command->unique, sizeof(unique));
         state = l->library->ncclCommInitRankConfig(&comm->handle, (int)command->nranks, unique, (int)command->rank,
@@ -233,6 +261,57 @@ static bool make(struct nccl_launcher *l, const struct nccl_command *command, zi
         return false;
     comm->made = state == ncclSuccess && comm->handle;
     *result = comm->made ? zipcclSuccess : is_bad(state) ? result_of(state) : zipcclInternalError;
+    return true;
+}
+
+/* True: the parent's part of it is over, and *result as above. Then the handle is there, or never will be. */
+static bool split_parent(struct nccl_launcher *l, const struct nccl_command *command, struct nccl_made *child,
+                         zipcclResult_t *result) {
+    struct nccl_made *parent = find(l, command->comm);
+    ncclResult_t state;
+    if (!l->begun && (!parent || parent->broken || !parent->made || !l->library->ncclCommSplit))
+        return true;
+    if (!l->begun) {
+        if (l->flying.head)
+            return false;
+        ncclConfig_t config = config_of(l);
+        config.splitShare = 0; /* an abort of the one would be the other's too */
+        state = l->library->ncclCommSplit(parent->handle, command->branch.color, command->branch.key,
+                                          child ? &child->handle : &l->nobody, &config);
+        l->begun = true;
+        if (is_bad(state)) {
+            *result = result_of(state);
+            return true;
+        }
+    }
+    if (!parent)
+        return true;
+    state = ask_state(l, parent);
+    if (state == ncclRemoteError && parent->failed_at == 0)
+        parent->failed_at = nccl_now_ns();
+    if (state == ncclInProgress || (state == ncclRemoteError && nccl_now_ns() - parent->failed_at < GRACE_NS))
+        return false; /* others tell why, as in hear_failure */
+    *result = result_of(state);
+    return true;
+}
+
+/* Likewise. */
+static bool split(struct nccl_launcher *l, const struct nccl_command *command, zipcclResult_t *result) {
+    struct nccl_made *child = command->branch.comm ? find(l, command->branch.comm) : NULL;
+    if (!split_parent(l, command, child, result))
+        return false;
+    if (child && *result == zipcclSuccess) {
+        ncclResult_t state =
+            __atomic_load_n(&child->handle, __ATOMIC_ACQUIRE) ? ask_state(l, child) : ncclInternalError;
+        if (state == ncclInProgress)
+            return false;
+        child->made = state == ncclSuccess;
+        *result = result_of(state);
+    }
+    if (child)
+        child->splitting = false;
+    if (child && child->doomed)
+        abort_comm(l, child);
     return true;
 }
 
@@ -339,15 +418,17 @@ static bool launch(struct nccl_launcher *l, struct nccl_task *task, bool *flies)
 static bool run_waiting(struct nccl_launcher *l) {
     struct nccl_task *task = l->waiting.head;
     zipcclResult_t result = zipcclAborted;
-    bool over, flies = false;
+    bool over = true, flies = false;
     if (!task)
         return false;
-    if (task->command.what == NCCL_ENROLL) {
-        over = true;
+    if (task->command.what == NCCL_ENROLL)
         result = enroll(l, &task->command);
-    } else {
-        over = task->command.what == NCCL_MAKE ? make(l, &task->command, &result) : launch(l, task, &flies);
-    }
+    else if (task->command.what == NCCL_MAKE)
+        over = make(l, &task->command, &result);
+    else if (task->command.what == NCCL_SPLIT)
+        over = split(l, &task->command, &result);
+    else
+        over = launch(l, task, &flies);
     if (!over)
         return false;
     l->begun = false;
@@ -448,6 +529,18 @@ static zipcclResult_t make_id(struct nccl_launcher *l, struct nccl_task *task) {
     return result;
 }
 
+static void take_split(struct nccl_launcher *l, struct nccl_task *task) {
+    const uint64_t id = task->command.branch.comm;
+    struct nccl_made *child = id && !find(l, id) ? add_comm(l, id) : NULL;
+    if (id && !child) {
+        nccl_task_answer(l, task, zipcclSystemError);
+        return;
+    }
+    if (child)
+        child->splitting = true;
+    nccl_tasks_push(&l->waiting, task);
+}
+
 void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task) {
     const struct nccl_command *command = &task->command;
     struct nccl_made *comm = find(l, command->comm);
@@ -459,10 +552,13 @@ void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task) {
         nccl_task_answer(l, task, look(l));
         return;
     case NCCL_MAKE:
-        if (!l->stream || comm || !add_comm(l, command))
+        if (!l->stream || comm || !add_comm(l, command->comm))
             nccl_task_answer(l, task, zipcclSystemError);
         else
             nccl_tasks_push(&l->waiting, task);
+        return;
+    case NCCL_SPLIT:
+        take_split(l, task);
         return;
     case NCCL_LAUNCH:
     case NCCL_COLLECTIVE:
@@ -508,8 +604,14 @@ static void drop(struct nccl_launcher *l, struct nccl_tasks *tasks) {
 }
 
 void nccl_launch_end(struct nccl_launcher *l) {
+    const struct nccl_command *split = split_of(l);
+    struct nccl_made *parent = split ? find(l, split->comm) : NULL;
     for (struct nccl_made *comm = l->comms; comm; comm = comm->next)
         revoke(l, comm);
+    if (parent) /* first: it ends the split */
+        abort_comm(l, parent);
+    for (struct nccl_made *comm = l->comms; comm; comm = comm->next)
+        comm->splitting = false;
     while (l->comms)
         abort_comm(l, l->comms);
     drop(l, &l->leaving);

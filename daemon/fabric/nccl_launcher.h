@@ -31,6 +31,9 @@ struct nccl_made {
     uint64_t id;
     ncclComm_t handle;
     bool made, broken;
+    bool splitting;    /* it comes of a split that is not over: NCCL may write its handle */
+    bool doomed;       /* it is to be aborted then */
+    bool leaves;       /* or to leave */
     void **registered; /* handles */
     unsigned nregistered;
     struct nccl_task *failure;    /* to tell of it; NULL: it is told */
@@ -50,6 +53,7 @@ struct nccl_launcher {
     struct nccl_made *comms;
     struct nccl_tasks waiting; /* in order; the head may have begun */
     bool begun;
+    ncclComm_t nobody; /* what a GPU gets that is in no communicator of a split */
     struct nccl_tasks flying, copying, leaving;
     struct nccl_tasks in_doubt;       /* landed, of communicators of which NCCL says that another node is gone */
     cudaStream_t stream, copy_stream; /* NULL: the GPU gives none */

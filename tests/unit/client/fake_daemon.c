@@ -373,6 +373,9 @@ static bool handle(struct fake *f, struct fake_conn *c, const struct frame *in) 
         atomic_fetch_add(&f->released, 1);
         must(frame_conn_send(c->conn, WIRE_OK, in->id, NULL, 0, NULL, 0) == zipcclSuccess);
         break;
+    case WIRE_COMM_SPLIT:
+        must(frame_conn_send(c->conn, WIRE_OK, in->id, NULL, 0, NULL, 0) == zipcclSuccess);
+        break;
     case WIRE_COMM_ABORT:
         for (unsigned i = 0; i < c->nheld; i++)
             run(c, c->held[i], zipcclAborted, "aborted");
