@@ -13,8 +13,10 @@
 #define SLOW_PERCENT  130u
 #define FAST_PERCENT  75u
 #define IN_A_ROW      3u
-#define LEARN_SAMPLES 4u  /* that tell the usual time of the one in force */
-#define DRIFT_LEAST   80u /* percent of what was learned, within which the usual time may move */
+#define NOISE_PERCENT 300u /* by so much more where times vary by as much as they are, */
+#define NOISE_ROW     42u  /* and so many more in a row */
+#define LEARN_SAMPLES 4u   /* that tell the usual time of the one in force */
+#define DRIFT_LEAST   80u  /* percent of what was learned, within which the usual time may move */
 #define DRIFT_MOST    125u
 #define DRIFT_SHARE   16u
 #define HOLD_FIRST    16u
@@ -176,14 +178,16 @@ static bool watch(struct switch_kind *k, uint16_t code) {
     }
     if (k->usual_ns == 0)
         return false;
-    k->slow = over(ns, k->usual_ns, SLOW_PERCENT) ? k->slow + 1 : 0;
-    k->fast = over(k->usual_ns, ns, 10000 / FAST_PERCENT) ? k->fast + 1 : 0;
+    /* Where times vary, three in a row are far off by chance every hundred operations. */
+    const uint32_t wider = k->noise * NOISE_PERCENT / RACE_ONE, row = IN_A_ROW + k->noise * NOISE_ROW / RACE_ONE;
+    k->slow = over(ns, k->usual_ns, SLOW_PERCENT + wider) ? k->slow + 1 : 0;
+    k->fast = over(k->usual_ns, ns, 10000 / FAST_PERCENT + wider) ? k->fast + 1 : 0;
     if (k->slow == 0 && k->fast == 0) {
         uint64_t low = k->base_ns / 100 * DRIFT_LEAST, high = k->base_ns / 100 * DRIFT_MOST;
         k->usual_ns = k->usual_ns - k->usual_ns / DRIFT_SHARE + ns / DRIFT_SHARE;
         k->usual_ns = k->usual_ns < low ? low : k->usual_ns > high ? high : k->usual_ns;
     }
-    return (k->slow >= IN_A_ROW || k->fast >= IN_A_ROW) && k->since >= k->hold;
+    return (k->slow >= row || k->fast >= row) && k->since >= k->hold;
 }
 
 /* A trial ends where all that may be measured was, or the budget is used up. After an alarm the model's link is likely

@@ -16,7 +16,8 @@
  *
  * An alarm (three operations in a row took over 1.3 times or under 0.75 times as long as usual: the link, or the data,
  * changed; or a node asks for it, as its cap changed) forgets what was measured, and fills the budget with half an
- * operation's time. Where it changed nothing, the next alarm must wait: 16 operations, then 32... 4096.
+ * operation's time. Where times vary a lot, it takes more in a row, and farther off. Where it changed nothing, the next
+ * alarm must wait: 16 operations, then 32... 4096.
  *
  * All nodes choose alike, because everything that decides is agreed: numbers of the communicator's creation, and the
  * times of all nodes, which travel in the headers of the next operation of the kind (report.h). So only operations in
@@ -78,6 +79,7 @@ struct switch_candidate {
     bool doubted, unlikely;          /* the first one was far slower, or better, than expected: the second one tells */
     int32_t purse;                   /* its own budget, for when it does not look better; as credit */
     uint16_t ratios[SWITCH_SAMPLES]; /* to the one in force, RACE_ONE: as fast; a ring */
+    uint32_t middle;                 /* of all samples, once there are more than are kept; of RACE_FINE * RACE_ONE */
 };
 
 /* Trial: what may be measured was not yet, and the budget lasts for it. */
@@ -99,8 +101,8 @@ struct switch_kind {
     int32_t credit;                    /* the budget, of RACE_ONE for an operation's time */
     uint64_t recent_ns[SWITCH_RECENT]; /* of the one in force on the worst node, youngest first */
     uint32_t nrecent;
-    uint32_t noise; /* how much they vary, of late, of RACE_ONE */
-    bool waits;     /* a measured one, for the next time of the one in force */
+    uint32_t noise, nnoise; /* how much they vary, of late, of RACE_ONE; times that tell */
+    bool waits;             /* a measured one, for the next time of the one in force */
     uint32_t waiting;
     bool paid, from_purse; /* it was measured on purpose; who paid for that */
     uint64_t waiting_ns;

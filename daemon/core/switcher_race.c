@@ -26,7 +26,14 @@
 #define UNLIKELY     (RACE_ONE * 9u / 8) /* one that should be so slow, by what is known or in noise, must win twice */
 #define NOISY        (RACE_ONE / 16u)
 #define NOISE_MOST   (RACE_ONE * 3 / 10)
-#define NOISE_OF     16u                   /* times that it is the mean of, weighted to the last ones */
+#define NOISE_OF     32u /* times that it is the mean of, weighted to the last ones */
+#define LEAD_NOISE   2u  /* a ratio varies by about so much more than the width of the middle of times */
+#define RACE_FINE    64u /* of the middle of many samples */
+#define MIDDLE_STEP  4u  /* of noise by samples */
+#define MIDDLE_MOST  256u
+#define MIDDLE_APART 4u /* of noise: the samples that are kept tell of something else; but at least */
+#define MIDDLE_LEAST (RACE_ONE / 50)
+#define MIDDLE_KEPT  64u                   /* samples that still count when another one is in force */
 #define GUESS_MOST   (RACE_ONE * 30 / 100) /* what is asked for one that was never measured */
 /* Percent: those in force before and after differ so much that what is between tells nothing. */
 #define BREAK_SLOW 130u
@@ -39,6 +46,7 @@ static const struct {
 } steps[] = {
     {0, RACE_ONE, 512, 1024}, {1, 133, 307, 1024}, {2, 82, 154, 724}, {3, 61, 82, 591},  {4, 46, 51, 512},
     {6, 36, 41, 418},         {8, 26, 31, 362},    {11, 15, 20, 309}, {16, 10, 15, 256}, {32, 6, 10, 181},
+    {64, 6, 7, 128},          {128, 6, 5, 91},     {256, 6, 4, 64},
 };
 #define STEPS (sizeof steps / sizeof *steps)
 
@@ -59,7 +67,6 @@ void race_reset(struct switch_kind *k, uint32_t keep) {
         k->candidates[i].purse = 0;
     }
     k->nrecent = k->nrecent < keep ? k->nrecent : keep;
-    k->noise = 0;
     k->credit = k->eager ? CREDIT_EAGER : CREDIT_FIRST;
     k->waits = k->paid = false;
 }
@@ -105,8 +112,8 @@ static uint32_t noise(const struct switch_kind *k) {
     return larger(width(k), k->noise);
 }
 
-/* The lower middle of the samples. */
-static uint32_t measured_ratio(const struct switch_candidate *c) {
+/* The lower middle of the samples that are kept. */
+static uint32_t window_ratio(const struct switch_candidate *c) {
     uint16_t sorted[SWITCH_SAMPLES] = {0};
     uint32_t n = c->nsamples < SWITCH_SAMPLES ? c->nsamples : SWITCH_SAMPLES;
     for (uint32_t i = 0; i < n; i++) {
@@ -116,6 +123,34 @@ static uint32_t measured_ratio(const struct switch_candidate *c) {
         sorted[j] = c->ratios[i];
     }
     return sorted[(n - 1) / 2];
+}
+
+/* Of all samples: of many ones, as where times vary by a third those that are kept do not tell apart what is 5 % apart.
+ */
+static uint32_t measured_ratio(const struct switch_candidate *c) {
+    return c->nsamples > SWITCH_SAMPLES ? c->middle / RACE_FINE : window_ratio(c);
+}
+
+/* Samples beyond those that are kept move the middle by steps that become smaller, as wide as the noise and the number
+ * of samples let it be wrong. Where the kept ones are elsewhere by more than noise, things have changed. */
+static void move_middle(const struct switch_kind *k, struct switch_candidate *c, uint32_t ratio) {
+    const uint32_t window = window_ratio(c) * RACE_FINE, wide = noise(k);
+    if (c->nsamples <= SWITCH_SAMPLES) {
+        c->middle = window;
+        return;
+    }
+    const uint32_t n = c->nsamples < MIDDLE_MOST ? c->nsamples : MIDDLE_MOST;
+    const uint32_t step = larger((uint32_t)((uint64_t)c->middle * wide * MIDDLE_STEP / (n * RACE_ONE)), 1);
+    if (ratio * RACE_FINE > c->middle)
+        c->middle += step;
+    else if (ratio * RACE_FINE < c->middle)
+        c->middle -= step;
+    const uint32_t apart = window > c->middle ? window - c->middle : c->middle - window;
+    const uint64_t most = (uint64_t)c->middle * larger(wide * MIDDLE_APART, MIDDLE_LEAST) / RACE_ONE;
+    if (apart > most) {
+        c->middle = window;
+        c->nsamples = SWITCH_SAMPLES;
+    }
 }
 
 /* Of one that was not measured, that takes ns by what is expected: from one that was, best from one that is coded as it
@@ -248,12 +283,22 @@ static void put_in_force(struct switch_kind *k, uint32_t i, uint32_t lead) {
         uint32_t n = c->nsamples < SWITCH_SAMPLES ? c->nsamples : SWITCH_SAMPLES;
         for (uint32_t s = 0; s < n && j != i; s++)
             c->ratios[s] = (uint16_t)race_ratio_of(c->ratios[s], lead);
+        if (j != i)
+            c->middle = RACE_FINE * race_ratio_of(c->middle / RACE_FINE, lead);
     }
     for (uint32_t r = 0; r < k->nrecent; r++)
         k->recent_ns[r] = k->recent_ns[r] / RACE_ONE * lead;
-    k->candidates[before].nsamples = 1;
-    k->candidates[before].ratios[0] = (uint16_t)race_ratio_of(RACE_ONE, lead);
-    k->candidates[i].nsamples = 0;
+    struct switch_candidate *old = &k->candidates[before], *own = &k->candidates[i];
+    if (own->nsamples > SWITCH_SAMPLES) {
+        for (uint32_t s = 0; s < SWITCH_SAMPLES; s++)
+            old->ratios[s] = (uint16_t)race_ratio_of(RACE_ONE, own->ratios[s]);
+        old->nsamples = own->nsamples < MIDDLE_KEPT ? own->nsamples : MIDDLE_KEPT;
+        old->middle = RACE_FINE * race_ratio_of(RACE_ONE, lead);
+    } else {
+        old->nsamples = 1;
+        old->ratios[0] = (uint16_t)race_ratio_of(RACE_ONE, lead);
+    }
+    own->nsamples = 0;
     k->chosen = i;
 }
 
@@ -270,6 +315,7 @@ static void add_sample(struct switch_kind *k, uint32_t i, uint32_t ratio) {
         c->ratios[0] = (uint16_t)ratio;
     }
     c->ratios[c->nsamples++ % SWITCH_SAMPLES] = (uint16_t)ratio;
+    move_middle(k, c, ratio);
 }
 
 /* Of the one measured before last, now that those in force before it and after it are known. */
@@ -301,7 +347,7 @@ static uint32_t judge(struct switch_kind *k, uint64_t before, uint64_t after) {
         ratio = first > second ? first : second;
     }
     size_t step = step_of(c->nsamples);
-    uint32_t lead = larger(steps[step].lead, noise(k) * steps[step].noise / RACE_ONE);
+    uint32_t lead = larger(steps[step].lead, LEAD_NOISE * noise(k) * steps[step].noise / RACE_ONE);
     if (!c->kept || ratio >= RACE_ONE || RACE_ONE - ratio < lead)
         return 0;
     put_in_force(k, i, ratio);
@@ -319,7 +365,10 @@ uint32_t race_sample(struct switch_kind *k, uint32_t i, uint64_t ns) {
     memmove(&k->recent_ns[1], &k->recent_ns[0], (SWITCH_RECENT - 1) * sizeof k->recent_ns[0]);
     k->recent_ns[0] = ns;
     k->nrecent += k->nrecent < SWITCH_RECENT;
-    k->noise = (k->noise * (NOISE_OF - 1) + width(k)) / NOISE_OF;
+    if (k->nrecent == SWITCH_RECENT) {
+        k->nnoise += k->nnoise < NOISE_OF;
+        k->noise = (k->noise * (k->nnoise - 1) + width(k)) / k->nnoise;
+    }
     k->candidates[i].agreed_ns = race_recent_ns(k);
     bool waits = k->waits;
     k->waits = false;
