@@ -90,11 +90,13 @@ void comm_split_free(struct comm *c) {
 static void split_failed(struct comm_split *s, zipcclResult_t result) {
     struct comm *c = s->comm;
     const char *why = exec_comm_why(c->exec);
-    char who[120] = "";
+    char who[120];
     if (s->fabric.failed < c->nmembers)
         comm_describe_rank(c, c->members[s->fabric.failed]->rank, who, sizeof who);
-    comm_fail(c, NULL, result, "zipcclCommSplit #%" PRIu32 ": NCCL's split fails on node %s%s%s: %s", s->number,
-              c->daemon->config.node_name, who[0] != '\0' ? ", " : "", who, why != NULL ? why : result_string(result));
+    else
+        snprintf(who, sizeof who, "node %s", c->daemon->config.node_name);
+    comm_fail(c, NULL, result, "zipcclCommSplit #%" PRIu32 ": NCCL's split fails on %s: %s", s->number, who,
+              why != NULL ? why : result_string(result));
 }
 
 static void split_done(struct fabric_split *fabric, zipcclResult_t result) {

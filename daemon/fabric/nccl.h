@@ -162,10 +162,10 @@ struct nccl_split {
     struct nccl_entry *place; /* until it is launched */
     bool launched;            /* and */
     unsigned pending;         /* GPUs that have not answered */
-    zipcclResult_t result;    /* the first that was bad */
     uint32_t nchildren;       /* distinct ones here */
     struct nccl_child children[NCCL_MAX_CHILDREN];
-    struct nccl_branch branches[NCCL_MAX_GPUS]; /* by GPU of the communicator */
+    uint64_t keys[NCCL_MAX_GPUS]; /* by GPU of the communicator: of the child; 0: none */
+    struct nccl_branch branches[NCCL_MAX_GPUS];
 };
 
 struct nccl_comm {

@@ -48,7 +48,7 @@ void nccl_split_tell(struct fabric *f) {
     }
 }
 
-/* It is over for this node. */
+/* It is over for this node; with an error GPUs may have it under way still. */
 static void end(struct nccl_comm *comm, zipcclResult_t result) {
     struct nccl_split *split = &comm->split;
     struct fabric_split *user = split->user;
@@ -120,6 +120,7 @@ static bool set_branch(struct nccl_comm *comm, uint32_t gpu, uint64_t key) {
     const struct nccl_comm *child = find_held(comm->fabric, key);
     uint32_t at = 0;
     split->branches[gpu] = (struct nccl_branch){.color = -1};
+    split->keys[gpu] = key;
     if (key == 0)
         return true;
     if (!child || !child->own || child->native < comm->native)
@@ -385,7 +386,7 @@ static void abort_branch(struct nccl_comm *comm, uint32_t gpu) {
 /* It has ended meanwhile, and NCCL's is made for the others' sake. */
 static void abort_dead(struct nccl_comm *comm, uint64_t key) {
     for (uint32_t i = 0; i < comm->ngpus; i++) {
-        if (comm->split.branches[i].comm && comm->split.user->children[i] == key)
+        if (comm->split.keys[i] == key)
             abort_branch(comm, i);
     }
 }
@@ -402,45 +403,51 @@ static void begin_child(struct nccl_comm *comm, uint64_t key) {
     nccl_order_begun(child);
 }
 
+/* The first one tells the user: others may hang until all is aborted for it. */
+static void fail(struct nccl_comm *comm, zipcclResult_t result, uint32_t gpu) {
+    if (!comm->split.user)
+        return;
+    comm->split.user->failed = gpu;
+    end(comm, result);
+}
+
 void nccl_split_launch(struct fabric *f, struct nccl_entry *entry) {
     struct nccl_comm *comm = entry->comm;
     struct nccl_split *split = &comm->split;
     struct nccl_command command;
+    bool all = true;
     (void)f;
     free(entry);
     split->place = NULL;
     split->launched = true;
     split->pending = 0;
-    split->result = zipcclSuccess;
-    for (uint32_t i = 0; i < comm->ngpus && !split->result; i++) {
+    for (uint32_t i = 0; i < comm->ngpus && all; i++) {
         command.what = NCCL_SPLIT;
         command.rank = command.nranks = 0;
         command.branch = split->branches[i];
-        if (nccl_comm_ask(comm, i, &command))
-            split->pending++;
-        else
-            split->result = zipcclOutOfMemory;
+        all = nccl_comm_ask(comm, i, &command);
+        split->pending += all;
     }
     for (uint32_t i = 0; i < split->nchildren; i++)
         begin_child(comm, split->children[i].key);
-    if (split->result && !comm->over)
-        nccl_comm_end(comm, split->result);
-    if (split->pending == 0)
-        end(comm, split->result);
+    if (all)
+        return;
+    fail(comm, zipcclOutOfMemory, UINT32_MAX);
+    if (!comm->over)
+        nccl_comm_end(comm, zipcclOutOfMemory);
 }
 
 void nccl_split_answered(struct nccl_comm *comm, const struct nccl_answer *answer) {
     struct nccl_split *split = &comm->split;
-    const uint64_t key = split->user->children[answer->id];
+    const uint64_t key = split->keys[answer->id];
     struct nccl_comm *child = key ? nccl_comm_find(comm->fabric, key) : NULL;
     split->pending--;
     if (answer->result && child)
         nccl_comm_fail(child, answer);
-    if (answer->result && !split->result) {
-        split->result = answer->result;
-        split->user->failed = (uint32_t)answer->id;
+    if (answer->result) {
+        fail(comm, answer->result, (uint32_t)answer->id);
         nccl_comm_fail(comm, answer);
     }
-    if (split->pending == 0)
-        end(comm, split->result);
+    if (split->pending == 0 && split->user)
+        end(comm, zipcclSuccess);
 }

@@ -146,7 +146,7 @@ static void case_splits(struct e2e *e) {
 }
 E2E_CASE(splits, 80)
 
-/* Ranks that share a GPU; one node has it off; NCCL is too old: then each is made by itself, to the same effect. */
+/* Ranks share a GPU, or one node has it off: then each is made by itself, to the same effect. */
 static void case_alone(struct e2e *e) {
     static const struct job shared = {"01201", true}, own = {"01201", false};
     start(e, 3);
@@ -163,16 +163,6 @@ static void case_alone(struct e2e *e) {
         expect(e, node, node < 2 ? 2 : 0);
 }
 E2E_CASE(alone, 80)
-
-static void case_old(struct e2e *e) {
-    static const struct job job = {"01201", false};
-    setenv("ZIPCCL_STANDIN_NCCL_VERSION", "21705", 1); /* ncclCommSplit would break a rule */
-    start(e, 3);
-    e2e_ranks(e, job.layout, splits_rank, &job, 60);
-    for (unsigned node = 0; node < 3; node++)
-        expect(e, node, 0);
-}
-E2E_CASE(old, 60)
 
 /* ---- failures ---- */
 
@@ -292,7 +282,7 @@ E2E_CASE(deaths, 80)
 
 /* An error of ncclCommSplit itself; a worker that dies of it. */
 static void case_errors(struct e2e *e) {
-    static const char *const errors[] = {"1", "3", "6", "kill"};
+    static const char *const errors[] = {"3", "kill"};
     static const struct failure none = {-1};
     gpu_counted_daemons(e);
     next_job(e);
@@ -310,8 +300,7 @@ E2E_CASE(errors, 80)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_splits), cmocka_unit_test(test_alone),
-                                       cmocka_unit_test(test_old), cmocka_unit_test(test_deaths),
-                                       cmocka_unit_test(test_errors)};
+                                       cmocka_unit_test(test_deaths), cmocka_unit_test(test_errors)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
