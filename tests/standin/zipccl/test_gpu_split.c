@@ -123,6 +123,21 @@ static void expect(const struct e2e *e, unsigned node, uint64_t n) {
               (unsigned long long)n);
 }
 
+/* Pools go with the last communicator of NCCL: none is left behind. */
+static void expect_no_pools(const struct e2e *e) {
+    for (unsigned node = 0; node < e->ndaemons; node++) {
+        uint64_t bytes = 1;
+        for (double end = e2e_now() + 10 * E2E_SLOW; bytes > 0 && e2e_now() < end; e2e_sleep(0.01)) {
+            Zipccl__Status *s = raw_status(e->daemons[node].socket);
+            bytes = 0;
+            for (size_t i = 0; i < s->n_gpus; i++)
+                bytes += s->gpus[i]->pool_bytes;
+            zipccl__status__free_unpacked(s, NULL);
+        }
+        E2E_CHECK(bytes == 0, "node %u: pools of %llu bytes", node, (unsigned long long)bytes);
+    }
+}
+
 static void start(struct e2e *e, unsigned nodes) {
     e2e_set(e, "device=cuda");
     e2e_set(e, "fabric=nccl");
@@ -143,6 +158,7 @@ static void case_splits(struct e2e *e) {
     expect(e, 0, 2 * 5);
     expect(e, 1, 2 * 5);
     expect(e, 2, 2 * 1);
+    expect_no_pools(e);
 }
 E2E_CASE(splits, 80)
 
@@ -293,6 +309,7 @@ static void case_errors(struct e2e *e) {
         expect_errors(e, &g, -1, "", "split");
         gpu_arm(e, NULL, NULL);
         next_job(e);
+        expect_no_pools(e);
         e2e_daemons_live(e);
     }
 }
