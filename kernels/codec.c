@@ -19,6 +19,7 @@ struct group_io {
     enum layout_kind kind;
     unsigned blocks; /* full ones */
     bool stream;
+    size_t dynamic_left; /* bytes from this group's dynamic part on; decode alone */
     struct model_window window;
     struct zfmt_block *heads;
 };
@@ -43,14 +44,36 @@ struct codec_row {
     const struct coder *coder; /* NULL: raw */
 };
 
+/* The n raw bytes of a group's dynamic part for loops that take up to `most`, as many as hostile planes announce: a
+ * copy where the chunk does not have so much behind them. */
+static const uint8_t *raw_of(const struct group_io *io, const uint8_t *dynamic, size_t raw, size_t n, size_t most,
+                             uint8_t *page) {
+    if (raw + most + OPS_SLOP <= io->dynamic_left)
+        return dynamic + raw;
+    memcpy(page, dynamic + raw, n);
+    return page;
+}
+
+/* A group's last n escapes and zeros behind them, `room` bytes in all: at most OPS_SLOP zeros. */
+static void put_raw(uint8_t *dynamic, uint8_t *escapes, size_t n, size_t room) {
+    memset(escapes + n, 0, OPS_SLOP);
+    memcpy(dynamic, escapes, room);
+}
+
 /* ---- tier ---- */
 
 static size_t tier_dynamic_size(const struct zfmt_group *g) {
-    return g->n1 ? layout_tier_dynamic(g->n1, g->n2, g->n3).size : 0;
+    return g->n[0] ? layout_tier_dynamic(g).size : 0;
 }
 
 static bool tier_counts_ok(const struct zfmt_group *g, size_t values) {
-    return g->n1 <= values && g->n2 <= g->n1 && g->n3 <= g->n2;
+    size_t most = values;
+    for (unsigned t = 0; t < ZFMT_TIERS; t++) {
+        if (g->n[t] > most)
+            return false;
+        most = g->n[t];
+    }
+    return true;
 }
 
 static size_t tier_encode(const struct group_io *io, const uint8_t *src, uint8_t *body, uint8_t *dynamic,
@@ -62,17 +85,32 @@ static size_t tier_encode(const struct group_io *io, const uint8_t *src, uint8_t
     *dynamic_bytes = 0;
     if (!n1)
         return bytes;
-    struct layout_dynamic l = layout_tier_dynamic(n1, 0, 0);
-    unsigned n2 = ops->compact(2, one, n1, dynamic + l.tier2[0], dynamic + l.tier2[1], two);
-    l = layout_tier_dynamic(n1, n2, 0);
-    unsigned n3 = ops->compact(3, two, n2, dynamic + l.tier3[0], dynamic + l.tier3[1], one);
-    l = layout_tier_dynamic(n1, n2, n3);
-    memcpy(dynamic + l.raw, one, n3);
-    memset(dynamic + l.raw + n3, 0, l.size - l.raw - n3);
-    g->n1 = (uint16_t)n1;
-    g->n2 = (uint16_t)n2;
-    g->n3 = (uint16_t)n3;
-    *dynamic_bytes = l.size;
+    uint8_t *at = dynamic, *last = one;
+    size_t plane = layout_plane(n1);
+    const unsigned n2 = ops->compact(2, one, n1, at, at + plane, two);
+    at += 2 * plane;
+    plane = layout_plane(n2);
+    const unsigned n3 = ops->compact(3, two, n2, at, at + plane, one);
+    at += 2 * plane;
+    plane = layout_plane(n3);
+    unsigned n4 = n3;
+    const size_t before = (size_t)(at - dynamic), without = layout_align(before + n3, ZFMT_ALIGN);
+    if (layout_align(before + 2 * plane, ZFMT_ALIGN) < without) { /* it can pay */
+        n4 = ops->compact(4, one, n3, at, at + plane, two);
+        if (layout_align(before + 2 * plane + n4, ZFMT_ALIGN) < without) {
+            at += 2 * plane;
+            last = two;
+        } else {
+            n4 = n3;
+        }
+    }
+    const size_t raw = (size_t)(at - dynamic), size = layout_align(raw + n4, ZFMT_ALIGN);
+    put_raw(at, last, n4, size - raw);
+    g->n[0] = (uint16_t)n1;
+    g->n[1] = (uint16_t)n2;
+    g->n[2] = (uint16_t)n3;
+    g->n[3] = (uint16_t)n4;
+    *dynamic_bytes = size;
     return bytes;
 }
 
@@ -80,15 +118,20 @@ static bool tier_decode(const struct group_io *io, const struct zfmt_block *head
                         const uint8_t *body, const uint8_t *dynamic, uint8_t *dst) {
     _Alignas(64) uint8_t one[OPS_ESCAPES], two[OPS_ESCAPES];
     const struct cpu_ops *ops = cpu_ops_current();
-    if (g->n1) {
-        struct layout_dynamic l = layout_tier_dynamic(g->n1, g->n2, g->n3);
-        memcpy(one, dynamic + l.raw, g->n3);
-        if (ops->expand(3, dynamic + l.tier3[0], dynamic + l.tier3[1], g->n2, one, two) != g->n3)
-            return false;
-        if (ops->expand(2, dynamic + l.tier2[0], dynamic + l.tier2[1], g->n1, two, one) != g->n2)
+    if (g->n[0]) {
+        const struct layout_dynamic l = layout_tier_dynamic(g);
+        const bool fourth = layout_has_tier4(g);
+        const uint8_t *in = raw_of(io, dynamic, l.raw, g->n[3], g->n[fourth ? 2 : 1], fourth ? two : one);
+        if (fourth) {
+            if (ops->expand(4, dynamic + l.planes[4][0], dynamic + l.planes[4][1], g->n[2], in, one) != g->n[3])
+                return false;
+            in = one;
+        }
+        if (ops->expand(3, dynamic + l.planes[3][0], dynamic + l.planes[3][1], g->n[1], in, two) != g->n[2] ||
+            ops->expand(2, dynamic + l.planes[2][0], dynamic + l.planes[2][1], g->n[0], two, one) != g->n[1])
             return false;
     }
-    return ops->tier_decode(io->kind, heads, io->blocks, body, one, dst, io->stream) == g->n1;
+    return ops->tier_decode(io->kind, heads, io->blocks, body, one, dst, io->stream) == g->n[0];
 }
 
 static const struct coder g_tier = {.planes = 2,
@@ -105,11 +148,11 @@ static const struct coder g_tier = {.planes = 2,
 /* ---- top7 ---- */
 
 static size_t top7_dynamic_size(const struct zfmt_group *g) {
-    return layout_align(g->n1, ZFMT_ALIGN);
+    return layout_align(g->n[0], ZFMT_ALIGN);
 }
 
 static bool top7_counts_ok(const struct zfmt_group *g, size_t values) {
-    return g->n1 <= values && g->n2 == 0 && g->n3 == 0;
+    return g->n[0] <= values && g->n[1] == 0 && g->n[2] == 0 && g->n[3] == 0;
 }
 
 static size_t top7_encode(const struct group_io *io, const uint8_t *src, uint8_t *body, uint8_t *dynamic,
@@ -119,18 +162,18 @@ static size_t top7_encode(const struct group_io *io, const uint8_t *src, uint8_t
     size_t bytes = io->blocks ? cpu_ops_current()->top7_encode(io->kind, src, io->blocks, io->heads, body, one, &n1,
                                                                io->stream, io->window)
                               : 0;
-    g->n1 = (uint16_t)n1;
+    g->n[0] = (uint16_t)n1;
     *dynamic_bytes = layout_align(n1, ZFMT_ALIGN);
-    memcpy(dynamic, one, n1);
-    memset(dynamic + n1, 0, *dynamic_bytes - n1);
+    put_raw(dynamic, one, n1, *dynamic_bytes);
     return bytes;
 }
 
 static bool top7_decode(const struct group_io *io, const struct zfmt_block *heads, const struct zfmt_group *g,
                         const uint8_t *body, const uint8_t *dynamic, uint8_t *dst) {
     _Alignas(64) uint8_t one[OPS_ESCAPES];
-    memcpy(one, dynamic, g->n1);
-    return cpu_ops_current()->top7_decode(io->kind, heads, io->blocks, body, one, dst, io->stream, io->window) == g->n1;
+    const uint8_t *const in = raw_of(io, dynamic, 0, g->n[0], (size_t)io->blocks * ZFMT_BLOCK, one);
+    return cpu_ops_current()->top7_decode(io->kind, heads, io->blocks, body, in, dst, io->stream, io->window) ==
+           g->n[0];
 }
 
 static const struct coder g_top7 = {.planes = 3,
@@ -190,9 +233,9 @@ struct codec_sizes codec_bound(zipcclCodec_t codec, zipcclDataType_t dtype, size
     enum layout_kind kind = layout_kind_of(dtype);
     struct layout_tables t = layout_tables_of(count);
     s.static_bytes = layout_align(t.bodies + layout_align(count * layout_bytes(kind), ZFMT_BODY_ALIGN), ZFMT_ALIGN);
-    /* A group's blocks at their budgets, and its arrays' rounding (up to 17 bytes each). */
     s.dynamic_bytes =
-        t.groups * layout_align((size_t)layout_budget(kind, c->planes) * ZFMT_GROUP_BLOCKS + 5 * 17, ZFMT_ALIGN);
+        t.groups *
+        layout_align((size_t)layout_budget(kind, c->planes) * ZFMT_GROUP_BLOCKS + LAYOUT_ROUNDING, ZFMT_ALIGN);
     return s;
 }
 
@@ -369,12 +412,13 @@ static zipcclResult_t decode_groups(const struct coder *c, const struct zfmt_hea
         memcpy(&group, static_part + t.table + g * sizeof(group), sizeof(group));
         if (!bodies_of(c, &io, heads, rest, &full, &last) || full + last > h->static_bytes - body_at)
             return zipcclCorruptData;
-        if (group.reserved != 0 || !c->counts_ok(&group, values) ||
-            group.body != (body_at - t.bodies) / ZFMT_BODY_ALIGN || group.dynamic != dynamic_at / ZFMT_ALIGN)
+        if (!c->counts_ok(&group, values) || group.body != (body_at - t.bodies) / ZFMT_BODY_ALIGN ||
+            group.dynamic != dynamic_at / ZFMT_ALIGN)
             return zipcclCorruptData;
         const size_t grown = c->dynamic_size(&group);
         if (grown > h->dynamic_bytes - dynamic_at)
             return zipcclCorruptData;
+        io.dynamic_left = h->dynamic_bytes - dynamic_at;
         if (!c->decode(&io, heads, &group, static_part + body_at, dynamic + dynamic_at, dst))
             return zipcclCorruptData;
         dst += (size_t)io.blocks * ZFMT_BLOCK * bytes;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define ZFMT_MAGIC        0x3143435au /* "ZCC1" */
-#define ZFMT_VERSION      1u
+#define ZFMT_VERSION      2u
 #define ZFMT_BLOCK        512u /* values */
 #define ZFMT_GROUP_BLOCKS 64u
 #define ZFMT_GROUP        (ZFMT_BLOCK * ZFMT_GROUP_BLOCKS) /* values */
@@ -18,6 +18,7 @@
 #define ZFMT_BODY_ALIGN   64u
 #define ZFMT_ARRAY_ALIGN  16u          /* arrays inside a group's dynamic part */
 #define ZFMT_MAX_COUNT    (1ull << 31) /* values of a chunk */
+#define ZFMT_TIERS        4u           /* of codec tier */
 #define ZFMT_TIER_MARGIN  16u          /* bytes that tier must save against raw */
 
 enum zfmt_mode {
@@ -49,10 +50,9 @@ struct zfmt_block {
 };
 
 struct zfmt_group {
-    uint32_t body;    /* units of ZFMT_BODY_ALIGN */
-    uint32_t dynamic; /* units of ZFMT_ALIGN */
-    uint16_t n1, n2, n3;
-    uint16_t reserved;
+    uint32_t body;          /* units of ZFMT_BODY_ALIGN */
+    uint32_t dynamic;       /* units of ZFMT_ALIGN */
+    uint16_t n[ZFMT_TIERS]; /* escapes of tiers 1 to 4 */
 };
 
 #ifdef __cplusplus

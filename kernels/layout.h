@@ -6,6 +6,7 @@
 #ifndef ZIPCCL_KERNELS_LAYOUT_H
 #define ZIPCCL_KERNELS_LAYOUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -83,20 +84,34 @@ static inline unsigned layout_budget(enum layout_kind k, unsigned code_planes) {
 
 /* Where the arrays of a tier group's dynamic part lie. */
 struct layout_dynamic {
-    size_t tier2[2], tier3[2], raw, size;
+    size_t planes[ZFMT_TIERS + 1][2]; /* [t]: planes 0 and 1 of tier t >= 2; tier 4's where the group has it */
+    size_t raw, size;
 };
 
-static inline struct layout_dynamic layout_tier_dynamic(size_t n1, size_t n2, size_t n3) {
-    struct layout_dynamic l;
-    size_t p2 = layout_align((n1 + 7) / 8, ZFMT_ARRAY_ALIGN), p3 = layout_align((n2 + 7) / 8, ZFMT_ARRAY_ALIGN);
-    l.tier2[0] = 0;
-    l.tier2[1] = p2;
-    l.tier3[0] = 2 * p2;
-    l.tier3[1] = 2 * p2 + p3;
-    l.raw = 2 * p2 + 2 * p3;
-    l.size = layout_align(l.raw + n3, ZFMT_ALIGN);
+/* Bytes of a plane of n codes. */
+static inline size_t layout_plane(size_t n) {
+    return layout_align((n + 7) / 8, ZFMT_ARRAY_ALIGN);
+}
+
+/* A group has its tier 4 where some of tier 3's escapes are hits of it. */
+static inline bool layout_has_tier4(const struct zfmt_group *g) {
+    return g->n[3] != g->n[2];
+}
+
+static inline struct layout_dynamic layout_tier_dynamic(const struct zfmt_group *g) {
+    struct layout_dynamic l = {{{0}}, 0, 0};
+    for (unsigned t = 2; t <= (layout_has_tier4(g) ? ZFMT_TIERS : 3); t++) {
+        const size_t plane = layout_plane(g->n[t - 2]);
+        l.planes[t][0] = l.raw;
+        l.planes[t][1] = l.raw + plane;
+        l.raw += 2 * plane;
+    }
+    l.size = layout_align(l.raw + g->n[ZFMT_TIERS - 1], ZFMT_ALIGN);
     return l;
 }
+
+/* The most that the arrays of a group's dynamic part grow by rounding: bits to bytes, and each to its alignment. */
+enum { LAYOUT_ROUNDING = (2 * (ZFMT_TIERS - 1) + 1) * (ZFMT_ARRAY_ALIGN + 1) };
 
 /* Offsets and counts of a chunk's tables. */
 struct layout_tables {

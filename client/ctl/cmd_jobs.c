@@ -42,7 +42,8 @@ static json_t *jobs_json(const Zipccl__Status *s) {
                       "comms_busy", (json_int_t)t.busy, "registered_bytes", (json_int_t)j->registered_bytes, "ops_done",
                       (json_int_t)t.done, "ops_queued", (json_int_t)t.queued));
     }
-    return json_pack("{s:s, s:o, s:o}", "schema", "zipccl.jobs/1", "node", output_text(s->node), "jobs", jobs);
+    return json_pack("{s:s, s:o, s:o, s:I}", "schema", "zipccl.jobs/1", "node", output_text(s->node), "jobs", jobs,
+                     "jobs_left_out", (json_int_t)s->jobs_left_out);
 }
 
 static void print_jobs(const Zipccl__Status *s) {
@@ -72,6 +73,8 @@ static void print_jobs(const Zipccl__Status *s) {
     }
     if (s->n_jobs)
         table_print(t, stdout, 0);
+    if (s->jobs_left_out)
+        printf("and %u more jobs, which came later\n", s->jobs_left_out);
     table_free(t);
 }
 

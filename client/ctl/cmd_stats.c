@@ -61,8 +61,8 @@ static json_t *stats_json(const Zipccl__Stats *s, bool explain) {
         (void)json_array_append_new(rows, row_json(s->ops[i]));
     for (size_t i = 0; i < s->n_counters; i++)
         (void)json_object_set_new(counters, s->counters[i]->name, json_integer((json_int_t)s->counters[i]->value));
-    json_t *root = json_pack("{s:s, s:o, s:o, s:o}", "schema", "zipccl.stats/1", "node", output_text(s->node), "ops",
-                             rows, "counters", counters);
+    json_t *root = json_pack("{s:s, s:o, s:o, s:I, s:o}", "schema", "zipccl.stats/1", "node", output_text(s->node),
+                             "ops", rows, "ops_left_out", (json_int_t)s->ops_left_out, "counters", counters);
     if (explain && root)
         (void)json_object_set_new(root, "decisions", decisions_json(s));
     return root;
@@ -108,6 +108,8 @@ static void print_stats(const Zipccl__Stats *s, const char *job, bool explain) {
     if (s->n_ops)
         table_print(t, stdout, 0);
     table_free(t);
+    if (s->ops_left_out)
+        printf("and %u more rows, of older jobs (stats --job NAME has those of one)\n", s->ops_left_out);
     if (explain) {
         printf("\n");
         decisions_print(s, stdout);

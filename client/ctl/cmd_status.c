@@ -83,19 +83,26 @@ static json_t *status_json(const Zipccl__Status *s, const char *socket) {
                                                      output_text(p->address), "state", output_text(p->state),
                                                      "idle_seconds", output_real(p->idle_seconds)));
     }
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-                     "schema", "zipccl.status/1", "node", output_text(s->node), "version", output_text(s->version),
-                     "socket", output_text(socket), "uptime_seconds", output_real(s->uptime_seconds), "state",
-                     output_text(s->state), "device", output_text(s->device), "fabric", output_text(s->fabric),
-                     "listen", output_text(s->listen), "link_rate_bits", (json_int_t)s->link_rate_bits, "sessions",
-                     (json_int_t)s->sessions, "encode_gbps", output_real(s->encode_gbps), "decode_gbps",
-                     output_real(s->decode_gbps), "jobs", jobs, "comms", comms, "peers", peers, "gpus", gpus,
-                     "counters", counters_json(s->counters, s->n_counters));
+    return json_pack(
+        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, "
+        "s:I, s:o}",
+        "schema", "zipccl.status/1", "node", output_text(s->node), "version", output_text(s->version), "socket",
+        output_text(socket), "uptime_seconds", output_real(s->uptime_seconds), "state", output_text(s->state), "device",
+        output_text(s->device), "fabric", output_text(s->fabric), "listen", output_text(s->listen), "link_rate_bits",
+        (json_int_t)s->link_rate_bits, "sessions", (json_int_t)s->sessions, "encode_gbps", output_real(s->encode_gbps),
+        "decode_gbps", output_real(s->decode_gbps), "jobs", jobs, "comms", comms, "peers", peers, "gpus", gpus,
+        "jobs_left_out", (json_int_t)s->jobs_left_out, "comms_left_out", (json_int_t)s->comms_left_out,
+        "peers_left_out", (json_int_t)s->peers_left_out, "counters", counters_json(s->counters, s->n_counters));
 }
 
 static void head(struct table *t, const char *const *names) {
     for (; *names; names++)
         table_cell(t, "%s", *names);
+}
+
+static void left_out(uint32_t n, const char *what, const char *which) {
+    if (n)
+        printf("  and %u more %s: %s\n", n, what, which);
 }
 
 static void print_jobs(const Zipccl__Status *s) {
@@ -234,10 +241,14 @@ static void print_status(const Zipccl__Status *s) {
         print_gpus(s);
     if (s->n_jobs)
         print_jobs(s);
+    left_out(s->jobs_left_out, "jobs", "shown are those that came first");
     if (s->n_comms)
         print_comms(s);
+    left_out(s->comms_left_out, "communicators",
+             "shown are those that failed, then those whose operation runs longest");
     if (s->n_peers)
         print_peers(s);
+    left_out(s->peers_left_out, "peers", "shown are those that are not up, then by name");
     print_counters(s);
 }
 

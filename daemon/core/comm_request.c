@@ -203,8 +203,9 @@ comm_refuse(struct comm_member *m, const struct comm_pending *p, zipcclResult_t 
     vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
     s->daemon->stats.counters[STATS_errors_sent]++;
-    log_info("request refused: %s (result=%d session=%" PRIu64 " comm=%016" PRIx64 " job=%s rank=%u)", text,
-             (int)result, s->id, m->comm->key, m->comm->job->name, m->rank);
+    if (log_often(&s->daemon->refused_requests, daemon_now_ns(), "requests were refused"))
+        log_info("request refused: %s (result=%d session=%" PRIu64 " comm=%016" PRIx64 " job=%s rank=%u)", text,
+                 (int)result, s->id, m->comm->key, m->comm->job->name, m->rank);
     comm_complete(m, p, result, text, 0, zipcclCodecRaw);
 }
 

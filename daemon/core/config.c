@@ -31,8 +31,13 @@ void config_errors_add(struct config_errors *errors, const char *format, ...) {
     if (vasprintf(&line, format, ap) < 0)
         line = NULL;
     va_end(ap);
-    if (line != NULL)
-        errors->lines[errors->count++] = line;
+    if (line == NULL)
+        return;
+    for (char *p = line; *p != '\0'; p++) { /* what the file said may not speak to a terminal */
+        if ((unsigned char)*p < ' ' || *p == 0x7f)
+            *p = '?';
+    }
+    errors->lines[errors->count++] = line;
 }
 
 void config_errors_print(const struct config_errors *errors, FILE *out) {

@@ -250,7 +250,10 @@ static zipcclResult_t daemon_open_fabric(struct daemon *d) {
         rc = fabric_ucx.open(&config, &d->fabric, &why);
         d->fabric_ops = rc == zipcclSuccess ? &fabric_ucx : NULL;
         if (rc != zipcclSuccess)
-            log_error("cannot open the ucx fabric: %s (fabric = none serves one node alone; result=%d)", why, (int)rc);
+            log_error(
+                "cannot open the ucx fabric: %s (ucx_tls = '%s', ucx_net_devices = '%s'; fabric = none serves one node "
+                "alone; result=%d)",
+                why, c->ucx_tls, c->ucx_net_devices, (int)rc);
     }
     if (rc != zipcclSuccess) {
         d->fabric = NULL;

@@ -17,6 +17,7 @@
 #include "daemon/core/events.h"
 #include "daemon/core/executor.h"
 #include "daemon/core/list.h"
+#include "daemon/core/log.h"
 #include "daemon/core/peer.h"
 #include "daemon/core/peer_key.h"
 #include "daemon/core/profile_store.h"
@@ -65,7 +66,7 @@ struct daemon {
     struct server peer_server; /* daemons */
     struct profile_store profiles;
     struct peer_key peer_key;
-    struct peer_refusals refusals;
+    struct log_often refused_peers, refused_sessions, refused_requests;
     struct list sessions, jobs, comms, ids, links;
     struct list pendings; /* requests that wait for the device */
     uint32_t nsessions, njobs, ncomms, nids, nlinks;

@@ -53,6 +53,20 @@ bool log_enabled(enum log_level level) {
     return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
 }
 
+bool log_often(struct log_often *o, uint64_t now_ns, const char *what) {
+    if (now_ns - o->since_ns > 1000000000ull) {
+        if (o->hidden > 0)
+            log_warn("%u more %s", o->hidden, what);
+        *o = (struct log_often){.since_ns = now_ns};
+    }
+    if (o->lines < LOG_OFTEN_LINES) {
+        o->lines++;
+        return true;
+    }
+    o->hidden++;
+    return false;
+}
+
 void log_write(enum log_level level, const char *format, ...) {
     char line[1536];
     int n;

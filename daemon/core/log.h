@@ -8,6 +8,7 @@
 #define ZIPCCL_DAEMON_LOG_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Bytes of the longest text for people, NUL included. */
 #define DAEMON_TEXT 512
@@ -22,6 +23,17 @@ void log_set_level(enum log_level level);
 bool log_set_level_name(const char *name); /* false: unknown, nothing changed */
 bool log_enabled(enum log_level level);
 void log_write(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Lines that others can cause as often as they like: LOG_OFTEN_LINES a second, so that they push nothing else out.
+ * Zero it; owned by one thread. */
+#define LOG_OFTEN_LINES 10u
+struct log_often {
+    uint64_t since_ns;
+    unsigned lines, hidden;
+};
+/* Whether to log one now. Before the first of a second the count of those left out in the last one is logged: `what`
+ * were. */
+bool log_often(struct log_often *o, uint64_t now_ns, const char *what);
 
 /* The arguments are not evaluated where the level is off. */
 #define log_at(level, ...)                                                                                             \

@@ -18,6 +18,7 @@
 #include "daemon/core/daemon.h"
 #include "daemon/core/log.h"
 #include "daemon/core/peer_impl.h"
+#include "kernels/format.h"
 #include "peer.pb-c.h"
 #include "proto/wire.h"
 #include "zipccl.h"
@@ -123,6 +124,14 @@ static void peer_hello(struct peer_link *l, const Zipccl__Peer__PeerHello *m) {
     if (m->version_min > WIRE_VERSION_MAX || m->version_max < WIRE_VERSION_MIN) {
         snprintf(why, sizeof why, "protocol versions do not match: node %s speaks %u to %u, node %s %u to %u", l->node,
                  m->version_min, m->version_max, d->config.node_name, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+        peer_kill(l, why);
+        return;
+    }
+    const unsigned format = m->chunk_format ? m->chunk_format : 1;
+    if (format != ZFMT_VERSION) {
+        snprintf(why, sizeof why,
+                 "formats of coded chunks do not match: node %s has %u, node %s %u; install one release on all nodes",
+                 l->node, format, d->config.node_name, ZFMT_VERSION);
         peer_kill(l, why);
         return;
     }

@@ -24,12 +24,6 @@
 
 struct daemon;
 
-/* Refusals are logged, but no stranger may fill the log. */
-struct peer_refusals {
-    uint64_t since_ns;
-    uint32_t logged, hidden;
-};
-
 enum peer_state { PEER_RESOLVING, PEER_CONNECTING, PEER_AUTH, PEER_HELLO, PEER_UP, PEER_DEAD };
 
 struct peer_link {

@@ -13,28 +13,17 @@
 #include "daemon/core/events.h"
 #include "daemon/core/log.h"
 #include "daemon/core/peer_impl.h"
+#include "kernels/format.h"
 #include "peer.pb-c.h"
 #include "proto/wire.h"
 
-#define GREET_LOG_NS    1000000000ull
-#define GREET_LOG_LINES 10u /* refusals logged in that time */
-
 void peer_greet_refused(struct peer_link *l, const char *why) {
-    struct peer_refusals *r = &l->daemon->refusals;
-    uint64_t now = daemon_now_ns();
+    struct log_often *often = &l->daemon->refused_peers;
     l->daemon->stats.counters[STATS_peers_refused]++;
-    if (now - r->since_ns > GREET_LOG_NS) {
-        if (r->hidden > 0)
-            log_warn("%u more daemons were refused", r->hidden);
-        *r = (struct peer_refusals){.since_ns = now};
-    }
-    if (r->logged == 0) /* one a second: strangers shall not push everything else out */
-        events_add(l->daemon->events, EVENT_PEER_REFUSED, NULL, 0, "peer %s: %s", peer_name(l), why);
-    if (r->logged < GREET_LOG_LINES) {
+    if (log_often(often, daemon_now_ns(), "daemons were refused")) {
         log_warn("peer %s: %s", peer_name(l), why);
-        r->logged++;
-    } else {
-        r->hidden++;
+        if (often->lines == 1) /* one a second: strangers shall not push everything else out */
+            events_add(l->daemon->events, EVENT_PEER_REFUSED, NULL, 0, "peer %s: %s", peer_name(l), why);
     }
     peer_kill(l, why);
 }
@@ -105,6 +94,7 @@ static void greet_hello(struct peer_link *l) {
     l->state = PEER_HELLO;
     hello.version_min = WIRE_VERSION_MIN;
     hello.version_max = WIRE_VERSION_MAX;
+    hello.chunk_format = ZFMT_VERSION;
     hello.node = d->config.node_name;
     hello.listen = d->advertise;
     hello.instance = (ProtobufCBinaryData){.len = sizeof d->instance, .data = d->instance};

@@ -64,8 +64,9 @@ void session_error(struct session *s, uint32_t id, zipcclResult_t result, const 
     s->daemon->stats.counters[STATS_errors_sent]++;
     if (result == zipcclPermissionDenied)
         s->daemon->stats.counters[STATS_permission_denied]++;
-    log_info("request refused: %s (result=%d session=%" PRIu64 " job=%s uid=%u pid=%d)", text, (int)result, s->id,
-             s->job != NULL ? s->job->name : "", s->uid, (int)s->pid);
+    if (log_often(&s->daemon->refused_requests, daemon_now_ns(), "requests were refused"))
+        log_info("request refused: %s (result=%d session=%" PRIu64 " job=%s uid=%u pid=%d)", text, (int)result, s->id,
+                 s->job != NULL ? s->job->name : "", s->uid, (int)s->pid);
     session_send_message(s, WIRE_ERROR, id, &error.base);
 }
 
@@ -173,7 +174,8 @@ static void session_refuse(struct daemon *d, struct frame_conn *conn, zipcclResu
     error.result = (uint32_t)result;
     error.text = (char *)text;
     d->stats.counters[STATS_sessions_refused]++;
-    log_warn("connection refused: %s (uid=%u pid=%d)", text, uid, (int)pid);
+    if (log_often(&d->refused_sessions, daemon_now_ns(), "connections were refused"))
+        log_warn("connection refused: %s (uid=%u pid=%d)", text, uid, (int)pid);
     zipcclResult_t rc = message_send(conn, WIRE_ERROR, 0, &error.base, NULL, 0);
     (void)rc; /* best effort: it is closed in any case */
     frame_conn_free(conn);

@@ -117,6 +117,13 @@ static bool status_gpus(struct daemon *d, struct arena *a, Zipccl__Status *m) {
     return m->gpus != NULL;
 }
 
+/* Returns how many are left out. */
+static uint32_t status_fit(size_t *n) {
+    const size_t most = *n < STATUS_MAX_ROWS ? *n : STATUS_MAX_ROWS, left_out = *n - most;
+    *n = most;
+    return (uint32_t)left_out;
+}
+
 static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
     uint64_t now_ns = daemon_now_ns();
     char text[160];
@@ -142,8 +149,12 @@ static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
         return false;
     list_for_each(l, &d->jobs) {
         struct job *job = list_entry(l, struct job, link);
+        if (m->n_jobs >= STATUS_MAX_ROWS) {
+            m->jobs_left_out++;
+            continue;
+        }
         Zipccl__JobStatus *j = arena_take(a, sizeof *j);
-        if (j == NULL || m->n_jobs >= STATUS_MAX_ROWS)
+        if (j == NULL)
             break;
         zipccl__job_status__init(j);
         j->job = job->name;
@@ -167,7 +178,7 @@ static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
         m->comms[m->n_comms++] = c;
     }
     qsort(m->comms, m->n_comms, sizeof *m->comms, worse_comm);
-    m->n_comms = m->n_comms < STATUS_MAX_ROWS ? m->n_comms : STATUS_MAX_ROWS;
+    m->comms_left_out = status_fit(&m->n_comms);
     list_for_each(l, &d->links) {
         struct peer_link *link = list_entry(l, struct peer_link, link);
         Zipccl__PeerStatus *p = arena_take(a, sizeof *p);
@@ -181,7 +192,7 @@ static bool status_fill(struct daemon *d, struct arena *a, Zipccl__Status *m) {
         m->peers[m->n_peers++] = p;
     }
     qsort(m->peers, m->n_peers, sizeof *m->peers, worse_peer);
-    m->n_peers = m->n_peers < STATUS_MAX_ROWS ? m->n_peers : STATUS_MAX_ROWS;
+    m->peers_left_out = status_fit(&m->n_peers);
     return status_gpus(d, a, m) && status_counters(d, a, &m->n_counters, &m->counters);
 }
 
@@ -235,7 +246,11 @@ static bool status_job_rows(const struct stats_job *job, struct arena *a, Zipccl
                 const struct stats_row *r = &job->rows[op][dtype][codec];
                 if (r->count == 0 && r->errors == 0)
                     continue;
-                Zipccl__OpStats *row = m->n_ops < STATUS_MAX_ROWS ? status_row(job, r, a) : NULL;
+                if (m->n_ops >= STATUS_MAX_ROWS) {
+                    m->ops_left_out++;
+                    continue;
+                }
+                Zipccl__OpStats *row = status_row(job, r, a);
                 if (row == NULL)
                     return false;
                 row->op = op;

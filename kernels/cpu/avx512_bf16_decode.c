@@ -220,6 +220,7 @@ INLINE unsigned expand_pass(const uint8_t *plane0, const uint8_t *plane1, unsign
 
 unsigned avx512_expand(unsigned tier, const uint8_t *plane0, const uint8_t *plane1, unsigned n, const uint8_t *in,
                        uint8_t *out) {
-    return tier == 2 ? expand_pass(plane0, plane1, n, in, out, 255, 3, 4)
-                     : expand_pass(plane0, plane1, n, in, out, 254, 5, 6);
+    return tier == 2   ? expand_pass(plane0, plane1, n, in, out, 255, 3, 4)
+           : tier == 3 ? expand_pass(plane0, plane1, n, in, out, 254, 5, 6)
+                       : expand_pass(plane0, plane1, n, in, out, 253, 7, 8);
 }

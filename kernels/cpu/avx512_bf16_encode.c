@@ -434,5 +434,7 @@ INLINE unsigned compact_pass(const uint8_t *in, unsigned n, uint8_t *plane0, uin
 }
 
 unsigned avx512_compact(unsigned tier, const uint8_t *in, unsigned n, uint8_t *plane0, uint8_t *plane1, uint8_t *out) {
-    return tier == 2 ? compact_pass(in, n, plane0, plane1, out, 1, 3) : compact_pass(in, n, plane0, plane1, out, 2, 6);
+    return tier == 2   ? compact_pass(in, n, plane0, plane1, out, 1, 3)
+           : tier == 3 ? compact_pass(in, n, plane0, plane1, out, 2, 6)
+                       : compact_pass(in, n, plane0, plane1, out, 3, 9);
 }

@@ -388,9 +388,9 @@ INLINE unsigned top7_decode_kind(enum layout_kind kind, const struct zfmt_block 
 }
 
 #if !defined(LOOPS_OWN_PASSES)
-/* What differs between tiers 2 and 3 (docs/format.md section 3), on d itself: code = min(subs(d + add, less), 3). */
-static const uint8_t g_tier_add[4] = {0, 0, 1, 2}, g_tier_less[4] = {0, 0, 3, 6};
-static const uint8_t g_tier_value[4][3] = {{0}, {0}, {255, 3, 4}, {254, 5, 6}};
+/* What differs between tiers 2, 3 and 4 (docs/format.md section 3), on d itself: code = min(subs(d + add, less), 3). */
+static const uint8_t g_tier_add[ZFMT_TIERS + 1] = {0, 0, 1, 2, 3}, g_tier_less[ZFMT_TIERS + 1] = {0, 0, 3, 6, 9};
+static const uint8_t g_tier_value[ZFMT_TIERS + 1][3] = {{0}, {0}, {255, 3, 4}, {254, 5, 6}, {253, 7, 8}};
 
 static unsigned compact_loop(unsigned tier, const uint8_t *in, unsigned n, uint8_t *plane0, uint8_t *plane1,
                              uint8_t *out) {

@@ -31,8 +31,8 @@ struct cpu_ops {
                             const uint8_t *escapes, uint8_t *dst, bool stream);
     unsigned (*top7_decode)(enum layout_kind kind, const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
                             const uint8_t *escapes, uint8_t *dst, bool stream, struct model_window window);
-    /* Tier 2 or 3 over n values d of in[OPS_ESCAPES]: writes ceil(n / 8) bytes of each plane, padded with zeros to 16,
-     * and the escapes to out[OPS_ESCAPES]. Returns their count. */
+    /* Tier 2, 3 or 4 over n values d of in[OPS_ESCAPES]: writes ceil(n / 8) bytes of each plane, padded with zeros to
+     * 16, and the escapes to out[OPS_ESCAPES]. Returns their count. */
     unsigned (*compact)(unsigned tier, const uint8_t *in, unsigned n, uint8_t *plane0, uint8_t *plane1, uint8_t *out);
     /* The inverse: n values to out[OPS_ESCAPES], escapes from in[OPS_ESCAPES]. Returns the count of escapes met. */
     unsigned (*expand)(unsigned tier, const uint8_t *plane0, const uint8_t *plane1, unsigned n, const uint8_t *in,

@@ -32,14 +32,20 @@ GPU_FN uint4 zero16() {
     return make_uint4(0, 0, 0, 0);
 }
 
-/* Offsets in the dynamic part of a tier group. */
+/* Bytes of a code plane of tiers 2 to 4 over n values. */
+GPU_FN uint32_t plane_bytes(uint32_t n) {
+    return align_up((n + 7) / 8, ZFMT_ARRAY_ALIGN);
+}
+
+/* Offsets in the dynamic part of a tier group: planes of tiers 2 (which begin it), 3 and, where it has one, 4, and the
+ * raw bytes. */
 struct Dynamic {
-    uint32_t p2, p3, raw, size;
-    GPU_FN Dynamic(uint32_t n1, uint32_t n2, uint32_t n3) {
-        p2 = align_up((n1 + 7) / 8, ZFMT_ARRAY_ALIGN);
-        p3 = align_up((n2 + 7) / 8, ZFMT_ARRAY_ALIGN);
-        raw = 2 * p2 + 2 * p3;
-        size = align_up(raw + n3, ZFMT_ALIGN);
+    uint32_t tier3, tier4, raw, size;
+    GPU_FN Dynamic(uint32_t n1, uint32_t n2, uint32_t n3, uint32_t n4) {
+        tier3 = 2 * plane_bytes(n1);
+        tier4 = tier3 + 2 * plane_bytes(n2);
+        raw = n4 == n3 ? tier4 : tier4 + 2 * plane_bytes(n3);
+        size = align_up(raw + n4, ZFMT_ALIGN);
     }
 };
 

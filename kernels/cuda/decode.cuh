@@ -2,13 +2,14 @@
  *
  * Decode, and decode + accumulate. A thread block takes a group, any group: it checks the header, the group's modes and
  * its entry against the next one's (by induction every offset is checked), counts the escapes in the code planes,
- * undoes tiers 3 and 2 in shared memory and then the blocks, a warp each. Nothing is read before its place has been
+ * undoes tiers 4, 3 and 2 in shared memory and then the blocks, a warp each. Nothing is read before its place has been
  * checked; what is wrong marks the segment corrupt.
  */
 #ifndef ZIPCCL_KERNELS_CUDA_DECODE_CUH
 #define ZIPCCL_KERNELS_CUDA_DECODE_CUH
 
 #include "kernels/cuda/chunk.cuh"
+#include "kernels/layout.h"
 
 namespace zip {
 
@@ -26,7 +27,9 @@ struct DecodeShared {
     uint4 entry[2]; /* of this group and the next */
 };
 
-/* Large shared memory: escapes of tier 1, those of tier 2 (later the warps' stages), code planes. */
+/* Large shared memory: two pages that each tier goes through by turns, the raw bytes of a group with a tier 4 in page
+ * two, so that the escapes of tier 1 end in page one (top7's begin there), and page two is free for the warps' stages;
+ * then code planes. */
 constexpr uint32_t kOne = 0, kTwo = ZFMT_GROUP, kCodes = 2 * ZFMT_GROUP;
 template <int CODEC> GPU_CONST uint32_t code_planes() {
     return CODEC == zipcclCodecTier ? 2 : 3;
@@ -38,7 +41,15 @@ template <int CODEC> GPU_CONST uint32_t decode_bytes() {
 /* A group that has passed the checks. */
 struct Group {
     const uint8_t *bodies, *dynamic;
-    uint32_t n1, n2, n3, window;
+    uint32_t window;
+};
+
+/* Escapes of the tiers, from a group's entry: read from shared memory where they are wanted, for registers are few. */
+struct Counts {
+    uint32_t n1, n2, n3, n4;
+    GPU_FN explicit Counts(const uint4 &entry)
+        : n1(entry.z & 0xffff), n2(entry.z >> 16), n3(entry.w & 0xffff), n4(entry.w >> 16) {
+    }
 };
 
 /* For each mask of four bytes a selector of __byte_perm that puts the next bytes of its second word there, and their
@@ -79,8 +90,8 @@ GPU_FN bool header_ok(const uint4 header[8], const zipccl_cuda_segment &s, uint6
         rest |= header[i].x | header[i].y | header[i].z | header[i].w;
     const uint64_t raw = (count * K::bytes + ZFMT_BODY_ALIGN - 1) / ZFMT_BODY_ALIGN * ZFMT_BODY_ALIGN;
     const uint64_t most = (tables.bodies + raw + ZFMT_ALIGN - 1) / ZFMT_ALIGN * ZFMT_ALIGN;
-    const uint64_t more =
-        tables.groups * ((K::budget(code_planes<CODEC>()) * ZFMT_GROUP_BLOCKS + 5 * 17 + 127) / 128 * 128);
+    constexpr uint32_t grown = K::budget(code_planes<CODEC>()) * ZFMT_GROUP_BLOCKS + LAYOUT_ROUNDING;
+    const uint64_t more = tables.groups * ((grown + ZFMT_ALIGN - 1) / ZFMT_ALIGN * ZFMT_ALIGN);
     *static_bytes = b.x | uint64_t{b.y} << 32;
     *dynamic_bytes = b.z | uint64_t{b.w} << 32;
     return a.x == ZFMT_MAGIC && a.y == (ZFMT_VERSION | CODEC << 16 | DTYPE << 24) &&
@@ -91,13 +102,14 @@ GPU_FN bool header_ok(const uint4 header[8], const zipccl_cuda_segment &s, uint6
 }
 
 /* Bytes of a group's dynamic part. */
-template <int CODEC> GPU_FN uint32_t dynamic_bytes_of(uint32_t n1, uint32_t n2, uint32_t n3) {
-    return CODEC == zipcclCodecTier && n1 ? Dynamic(n1, n2, n3).size
-           : CODEC == zipcclCodecTier     ? 0
-                                          : align_up(n1, ZFMT_ALIGN);
+template <int CODEC> GPU_FN uint32_t dynamic_bytes_of(const Counts &c) {
+    return CODEC == zipcclCodecTier && c.n1 ? Dynamic(c.n1, c.n2, c.n3, c.n4).size
+           : CODEC == zipcclCodecTier       ? 0
+                                            : align_up(c.n1, ZFMT_ALIGN);
 }
 
-/* Checks everything that can be checked before bodies are read. All threads get the same answer. */
+/* Checks everything that can be checked before bodies are read. All threads get the same answer, thread 0 writes the
+ * group. */
 template <int DTYPE, int CODEC>
 GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t count, DecodeShared &sh, Group *g) {
     using K = Kind<DTYPE>;
@@ -138,7 +150,8 @@ GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t
     }
     if (!__syncthreads_and(ok) || !header_ok<DTYPE, CODEC>(sh.header, s, count, tables, &static_bytes, &dynamic_bytes))
         return false;
-    g->window = sh.header[2].x;
+    if (t == 0)
+        g->window = sh.header[2].x;
     if (tables.groups == 0)
         return static_bytes == tables.bodies && dynamic_bytes == 0;
     if (t < 32) {
@@ -149,12 +162,12 @@ GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t
     __syncthreads();
     const uint32_t sum = sh.box[2];
     const uint4 own = sh.entry[0], next = sh.entry[1];
-    const uint32_t n1 = own.z & 0xffff, n2 = own.z >> 16, n3 = own.w & 0xffff;
-    if (own.w >> 16 || n1 > tile.values || n2 > n1 || n3 > n2 || (CODEC == zipcclCodecTop7 && (n2 | n3)))
+    const Counts c(own);
+    if (c.n1 > tile.values || c.n2 > c.n1 || c.n3 > c.n2 || c.n4 > c.n3 || (CODEC == zipcclCodecTop7 && (c.n2 | own.w)))
         return false;
     if (tile.group == 0 && (own.x | own.y))
         return false;
-    const uint32_t size = dynamic_bytes_of<CODEC>(n1, n2, n3);
+    const uint32_t size = dynamic_bytes_of<CODEC>(c);
     const uint64_t body_end = tables.bodies + (uint64_t{own.x} + sum) * ZFMT_BODY_ALIGN;
     const uint64_t dynamic_end = uint64_t{own.y} * ZFMT_ALIGN + size;
     if (body_end > static_bytes || dynamic_end > dynamic_bytes)
@@ -164,52 +177,61 @@ GPU_FN bool check_group(const Tile &tile, const zipccl_cuda_segment &s, uint64_t
     } else {
         ok = (body_end + ZFMT_ALIGN - 1) / ZFMT_ALIGN * ZFMT_ALIGN == static_bytes && dynamic_end == dynamic_bytes;
     }
-    g->bodies = parts + tables.bodies + uint64_t{own.x} * ZFMT_BODY_ALIGN;
-    g->dynamic = static_cast<const uint8_t *>(s.dynamic_part) + uint64_t{own.y} * ZFMT_ALIGN;
-    g->n1 = n1;
-    g->n2 = n2;
-    g->n3 = n3;
+    if (t == 0) {
+        g->bodies = parts + tables.bodies + uint64_t{own.x} * ZFMT_BODY_ALIGN;
+        g->dynamic = static_cast<const uint8_t *>(s.dynamic_part) + uint64_t{own.y} * ZFMT_ALIGN;
+    }
     return ok;
 }
 
-/* Undoes tier 2 or 3: n values to `out`, escapes from `in`. Returns the count of escapes met. A call, not inlined:
+/* Undoes tier 2, 3 or 4: n values to `out`, escapes from `in`. Returns the count of escapes met. A call, not inlined:
  * beside the 64 sums of decode + accumulate its registers would spill. */
 template <uint32_t TIER>
-GPU_COLD uint32_t undo_tier(const uint8_t *plane0, const uint8_t *plane1, uint32_t n, const uint8_t *in, uint8_t *out,
-                            DecodeShared &sh) {
-    constexpr uint32_t v0 = 257 - TIER, v1 = 2 * TIER - 1; /* codes 0, 1, 2: 255 3 4 (tier 2), 254 5 6 (tier 3) */
+GPU_COLD uint32_t undo_tier(const uint8_t *planes, uint32_t n, const uint8_t *in, uint8_t *out, DecodeShared &sh) {
+    /* Codes 0, 1, 2: 255 3 4 (tier 2), 254 5 6 (tier 3), 253 7 8 (tier 4). */
+    constexpr uint32_t v0 = 257 - TIER, v1 = v0 ^ (2 * TIER - 1), v2 = v0 ^ (2 * TIER);
+    const uint16_t *const plane0 = reinterpret_cast<const uint16_t *>(planes);
+    const uint16_t *const plane1 = plane0 + plane_bytes(n) / 2;
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     uint32_t met = 0;
     for (uint32_t first = 0; first < n; first += kThreads * 16) {
-        const uint32_t at = first + threadIdx.x * 16, valid = valid16(at, n);
-        uint32_t p0 = 0, p1 = 0;
-        if (valid) {
-            p0 = gpu_ld(reinterpret_cast<const uint16_t *>(plane0) + at / 16) & valid;
-            p1 = gpu_ld(reinterpret_cast<const uint16_t *>(plane1) + at / 16) & valid;
+        const uint32_t at = first + threadIdx.x * 16;
+        const bool busy = first + warp * kPage < n; /* the whole warp */
+        uint32_t p0 = 0, p1 = 0, mask = 0, before = 0, sum = 0;
+        if (busy) {
+            const uint32_t valid = valid16(at, n);
+            if (valid) {
+                p0 = gpu_ld(plane0 + at / 16) & valid;
+                p1 = gpu_ld(plane1 + at / 16) & valid;
+            }
+            mask = p0 & p1;
+            const uint32_t own = static_cast<uint32_t>(__popc(mask));
+            sum = scan_warp(own, lane);
+            before = sum - own;
         }
-        const uint32_t mask = p0 & p1, own = static_cast<uint32_t>(__popc(mask)), sum = scan_warp(own, lane);
         if (lane == 31)
             sh.counts[warp] = sum;
         __syncthreads();
-        uint32_t from = met + sum - own;
-        from += before_warp(sh.counts, warp, lane, &met);
-        if (valid) {
-            uint32_t w[4];
+        if (busy) {
+            uint32_t from = met + before, w[4];
+            from += before_warp(sh.counts, warp, lane, &met);
             GPU_UNROLL
-            for (uint32_t i = 0; i < 4; i++) {
-                const uint32_t a = spread(p0, i) * 255, b = spread(p1, i) * 255;
-                w[i] = (repeat(v0) & ~(a | b)) | (repeat(v1) & a) | (repeat(v1 + 1) & b & ~a);
-            }
+            for (uint32_t i = 0; i < 4; i++)
+                w[i] = repeat(v0) ^ spread(p0, i) * v1 ^ spread(p1, i) * v2;
             if (mask)
                 get_escapes(w, mask, in, from, sh.select);
-            *reinterpret_cast<uint4 *>(out + at) = make_uint4(w[0], w[1], w[2], w[3]);
+            if (at < n)
+                *reinterpret_cast<uint4 *>(out + at) = make_uint4(w[0], w[1], w[2], w[3]);
         }
         __syncthreads();
     }
-    if (threadIdx.x == 0 && n <= ZFMT_GROUP - 16) /* for get_escapes; n = 32,768 does not end inside a word */
-        *reinterpret_cast<uint4 *>(out + align_up(n, 16)) = zero16();
+    if (threadIdx.x == 0) { /* whose warp was busy in each round */
+        sh.box[2 + TIER] = met;
+        if (n <= ZFMT_GROUP - 16) /* for get_escapes; n = 32,768 does not end inside a word */
+            *reinterpret_cast<uint4 *>(out + align_up(n, 16)) = zero16();
+    }
     __syncthreads();
-    return met;
+    return sh.box[2 + TIER];
 }
 
 /* Code planes to shared memory and their escapes counted; then the escapes themselves to page kOne. */
@@ -242,22 +264,26 @@ GPU_FN bool get_group_escapes(const Tile &tile, const Group &g, uint8_t *big, De
             sh.box[3] = n;
     }
     __syncthreads();
-    if (sh.box[3] != g.n1)
+    const Counts c(sh.entry[0]);
+    if (sh.box[3] != c.n1)
         return false;
-    if (g.n1 == 0)
+    if (c.n1 == 0)
         return true;
-    const Dynamic l(g.n1, g.n2, g.n3);
-    const uint32_t raw = CODEC == zipcclCodecTier ? g.n3 : g.n1;
+    const Dynamic l(c.n1, c.n2, c.n3, c.n4);
+    const uint32_t raw = CODEC == zipcclCodecTier ? c.n4 : c.n1;
     const uint8_t *const from = g.dynamic + (CODEC == zipcclCodecTier ? l.raw : 0);
-    for (uint32_t at = 16 * t; at < raw + 16;
-         at += 16 * kThreads) /* a page of 32,768 has page two's memory behind it */
-        *reinterpret_cast<uint4 *>(one + at) = at < raw ? gpu_ld16(from + at) : zero16();
+    const bool fourth = CODEC == zipcclCodecTier && c.n4 != c.n3;
+    uint8_t *const to = fourth ? two : one;
+    /* A unit of zeros behind them, for get_escapes; but the code planes lie behind page two, and stay. */
+    const uint32_t end = fourth ? min(raw + 16, ZFMT_GROUP) : raw + 16;
+    for (uint32_t at = 16 * t; at < end; at += 16 * kThreads)
+        *reinterpret_cast<uint4 *>(to + at) = at < raw ? gpu_ld16(from + at) : zero16();
     __syncthreads();
     if (CODEC == zipcclCodecTop7)
         return true;
-    const uint8_t *const third = g.dynamic + 2 * l.p2;
-    return undo_tier<3>(third, third + l.p3, g.n2, one, two, sh) == g.n3 &&
-           undo_tier<2>(g.dynamic, g.dynamic + l.p2, g.n1, two, one, sh) == g.n2;
+    return (!fourth || undo_tier<4>(g.dynamic + l.tier4, c.n3, two, one, sh) == c.n4) &&
+           undo_tier<3>(g.dynamic + l.tier3, c.n2, one, two, sh) == c.n3 &&
+           undo_tier<2>(g.dynamic, c.n1, two, one, sh) == c.n2;
 }
 
 /* The 16 values of a lane of a full block. RAW: the block may be raw. */
@@ -403,11 +429,9 @@ GPU_FN bool draw_input(const Work &work, const zipccl_cuda_segment *table, uint3
 /* The checks and escapes of the chunk that is sh.segment, in the tile in hand. */
 template <int DTYPE, int CODEC> GPU_FN bool take_segment(uint8_t *big, TileShared &sh) {
     __syncthreads();
-    Group g;
-    bool ok = check_group<DTYPE, CODEC>(sh.tile, sh.segment, sh.count, sh.decode, &g);
-    ok = ok && (sh.tile.blocks == 0 || get_group_escapes<DTYPE, CODEC>(sh.tile, g, big, sh.decode));
-    if (ok && threadIdx.x == 0)
-        sh.group = g;
+    bool ok = check_group<DTYPE, CODEC>(sh.tile, sh.segment, sh.count, sh.decode, &sh.group);
+    __syncthreads();
+    ok = ok && (sh.tile.blocks == 0 || get_group_escapes<DTYPE, CODEC>(sh.tile, sh.group, big, sh.decode));
     __syncthreads();
     return ok;
 }

@@ -5,12 +5,13 @@
  * Where a body goes depends on the modes of all blocks before it, yet values are read and coded once. So a group's
  * values are copied to shared memory; a block's mode is chosen from there (kernels/model.h) and the block is coded at
  * once, in its place. One look-back over the groups of the segment then gives the offset, and the bodies are copied
- * out. Now the escapes are moved together, and tiers 2 and 3 run over them in the same memory; a second look-back
+ * out. Now the escapes are moved together, and tiers 2 to 4 run over them in the same memory; a second look-back
  * places the dynamic part.
  *
- * Shared memory while blocks are coded: 64 places (plan.h). Later, in bytes: the escapes of tier 1 (kOne), those of
- * tier 2 (kTwo), the code planes of tier 2 (kPlanes2); tier 3 has its escapes where those of tier 1 have been (at most
- * 368 a block, since four quarter bytes of price each stay within 4 * budget) and its planes behind them (kPlanes3).
+ * Shared memory while blocks are coded: 64 places (plan.h). Later the escapes of each tier, in bytes (kEscapes1 to
+ * kEscapes4). The code planes of tiers 2 and 3 take the beginning of what they have read, and the escapes of the tier
+ * after it lie behind them. Those of tiers 3 and 4 are few: six quarter bytes of price each stay within 4 * budget.
+ * Tier 4 leaves what it has read, for it is used only where it pays.
  *
  * STAGED false is for GPUs whose shared memory cannot hold a group of FP32: blocks are read from memory, and their byte
  * planes made from a second reading, from the L2 cache.
@@ -22,9 +23,14 @@
 
 namespace zip {
 
-constexpr uint32_t kEscapes1 = 0, kEscapes2 = ZFMT_GROUP, kPlanes2 = 2 * ZFMT_GROUP;
-constexpr uint32_t kPlanes3 = 368 * kGroupBlocks + 1024; /* 8 KiB, and kEscapes2 behind them */
-static_assert(kPlanes3 + 2 * ZFMT_GROUP / 8 <= kEscapes2, "tier 3");
+constexpr uint32_t kPlanes = 2 * ZFMT_GROUP / 8; /* of a tier, at most */
+constexpr uint32_t kEscapes1 = 0, kEscapes3 = kEscapes1 + kPlanes;
+constexpr uint32_t kEscapes2 = kEscapes3 + ZFMT_GROUP, kEscapes4 = kEscapes2 + kPlanes;
+constexpr uint32_t kPagesEnd = kEscapes2 + ZFMT_GROUP;
+constexpr uint32_t kMostEscapes3 = 4 * 368 / 6 * kGroupBlocks; /* 368: the greatest budget */
+constexpr uint32_t kPlanes4 = kEscapes3 + kMostEscapes3 + 16;
+static_assert(kPlanes4 % 16 == 0 && kPlanes4 + 2 * (kMostEscapes3 / 8 + 16) <= kEscapes2, "planes of tier 4");
+static_assert(kPlanes <= 16 * kThreads, "planes lie where the first round of a tier has read");
 
 /* Sizes of a place. */
 template <int DTYPE, int CODEC, bool STAGED> struct Shape {
@@ -33,7 +39,8 @@ template <int DTYPE, int CODEC, bool STAGED> struct Shape {
     static constexpr uint32_t coded = encode_coded(tier, K::bytes, K::bit_planes, STAGED);
     static constexpr uint32_t escapes = encode_escapes(tier, K::bytes, K::bit_planes, STAGED);
     static constexpr uint32_t pitch = encode_pitch(tier, K::bytes, K::bit_planes, STAGED);
-    static_assert(!tier || pitch * kGroupBlocks >= kPlanes2 + 2 * ZFMT_GROUP / 8, "tiers 2 and 3");
+    static_assert(!tier || pitch * kGroupBlocks >= kPagesEnd, "tiers 2 and 3");
+    static_assert(K::budget(2) <= 368 && kEscapes4 + kMostEscapes3 + 16 <= kPagesEnd, "tier 4");
 };
 
 /* Small shared memory of the kernel. */
@@ -132,21 +139,22 @@ GPU_FN void or_unit(uint8_t *out, uint32_t to, uint4 x) {
         atomicOr(w + 4, x.w >> (32 - shift));
 }
 
-/* Tier 2 or 3 over n bytes d at `in`: code planes of `plane` bytes each to `planes`, escapes to `out`. Returns the
+/* Tier 2, 3 or 4 over n bytes d at `in`: code planes, which may take their place, and escapes to `out`. Returns the
  * count of escapes. */
 template <uint32_t TIER>
-GPU_FN uint32_t code_escapes(const uint8_t *in, uint32_t n, uint8_t *planes, uint32_t plane, uint8_t *out,
-                             uint32_t *counts) {
+GPU_FN uint32_t code_escapes(const uint8_t *in, uint32_t n, uint8_t *planes, uint8_t *out, EncodeShared &sh) {
     constexpr uint32_t add = TIER - 1, less = 3 * (TIER - 1);
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32, plane = plane_bytes(n);
     uint32_t met = 0;
     for (uint32_t first = 0; first < n; first += 16 * kThreads) {
-        const uint32_t at = first + 16 * threadIdx.x, valid = valid16(at, n);
-        uint32_t mask = 0, own = 0, sum = 0;
-        if (first + warp * kPage < n) { /* so the whole warp */
+        const uint32_t at = first + 16 * threadIdx.x;
+        const bool busy = first + warp * kPage < n; /* the whole warp */
+        uint32_t p0 = 0, p1 = 0, mask = 0, sum = 0;
+        if (busy) {
+            const uint32_t valid = valid16(at, n);
             const uint4 v = valid ? *reinterpret_cast<const uint4 *>(in + at) : zero16();
             const uint32_t d[4] = {v.x, v.y, v.z, v.w};
-            uint32_t c[4], p0, p1;
+            uint32_t c[4];
             GPU_UNROLL
             for (int i = 0; i < 4; i++) {
                 const uint32_t x = sub_bytes(d[i], repeat(256 - add));                     /* d + add */
@@ -157,31 +165,37 @@ GPU_FN uint32_t code_escapes(const uint8_t *in, uint32_t n, uint8_t *planes, uin
             p0 &= valid;
             p1 &= valid;
             mask = p0 & p1;
-            own = static_cast<uint32_t>(__popc(mask));
-            sum = scan_warp(own, lane);
-            if (at / 8 < plane) {
-                *reinterpret_cast<uint16_t *>(planes + at / 8) = static_cast<uint16_t>(p0);
-                *reinterpret_cast<uint16_t *>(planes + plane + at / 8) = static_cast<uint16_t>(p1);
-            }
+            sum = scan_warp(static_cast<uint32_t>(__popc(mask)), lane);
         }
         if (lane == 31)
-            counts[warp] = sum;
+            sh.counts[warp] = sum;
         __syncthreads();
-        const uint32_t to = met + sum + ZIP_FAULT(2);
-        put_escapes(in + at, mask, out + to + before_warp(counts, warp, lane, &met));
+        if (busy) {
+            const uint32_t to = met + sum + ZIP_FAULT(2);
+            put_escapes(in + at, mask, out + to + before_warp(sh.counts, warp, lane, &met));
+        }
         __syncthreads();
+        if (busy && at / 8 < plane) {
+            *reinterpret_cast<uint16_t *>(planes + at / 8) = static_cast<uint16_t>(p0);
+            *reinterpret_cast<uint16_t *>(planes + plane + at / 8) = static_cast<uint16_t>(p1);
+        }
     }
-    pad_unit(out, met, threadIdx.x);
+    if (warp == 0) { /* busy in each round */
+        pad_unit(out, met, lane);
+        if (lane == 0)
+            sh.box[TIER] = met;
+    }
     __syncthreads();
-    return met;
+    return sh.box[TIER];
 }
 
 /* 16 bytes at offset `at` of a tier group's dynamic part. */
-GPU_FN uint4 dynamic_unit(const uint8_t *pages, const Dynamic &l, uint32_t n3, uint32_t at) {
-    const uint32_t from = at < 2 * l.p2 ? kPlanes2 + at
-                          : at < l.raw  ? kPlanes3 + at - 2 * l.p2
-                                        : kEscapes1 + at - l.raw;
-    return at < l.raw + n3 ? *reinterpret_cast<const uint4 *>(pages + from) : zero16();
+GPU_FN uint4 dynamic_unit(const uint8_t *pages, const Dynamic &l, uint32_t n3, uint32_t n4, uint32_t at) {
+    const uint32_t from = at < l.tier3   ? kEscapes1 + at
+                          : at < l.tier4 ? kEscapes2 + at - l.tier3
+                          : at < l.raw   ? kPlanes4 + at - l.tier4
+                                         : (n4 == n3 ? kEscapes3 : kEscapes4) + at - l.raw;
+    return at < l.raw + n4 ? *reinterpret_cast<const uint4 *>(pages + from) : zero16();
 }
 
 /* The header, the padding of tables and bodies, and the result: by the segment's last group. */
@@ -387,15 +401,26 @@ GPU_FN void encode_tile(const Work &work, zipccl_cuda_result *results, uint8_t *
     }
     __syncthreads();
 
-    /* 6. Tiers 2 and 3, and where the dynamic part goes. */
-    uint32_t n2 = 0, n3 = 0, size = align_up(n1, ZFMT_ALIGN);
+    /* 6. Tiers 2 to 4, and where the dynamic part goes. */
+    uint32_t n2 = 0, n3 = 0, n4 = 0, size = align_up(n1, ZFMT_ALIGN);
     if (CODEC == zipcclCodecTier && n1) {
-        const uint32_t plane2 = align_up((n1 + 7) / 8, ZFMT_ARRAY_ALIGN);
-        n2 = code_escapes<2>(pages + kEscapes1, n1, pages + kPlanes2, plane2, pages + kEscapes2, sh.counts);
-        const uint32_t plane3 = align_up((n2 + 7) / 8, ZFMT_ARRAY_ALIGN);
-        n3 = code_escapes<3>(pages + kEscapes2, n2, pages + kPlanes3, plane3, pages + kEscapes1, sh.counts);
+        n2 = code_escapes<2>(pages + kEscapes1, n1, pages + kEscapes1, pages + kEscapes2, sh);
+        n3 = code_escapes<3>(pages + kEscapes2, n2, pages + kEscapes2, pages + kEscapes3, sh);
+        n4 = n3;
     }
-    const Dynamic layout(n1, n2, n3);
+    Dynamic layout(n1, n2, n3, n4);
+    if (CODEC == zipcclCodecTier && n3) {
+        const uint32_t raw = layout.tier4 + 2 * plane_bytes(n3);
+        if (align_up(raw, ZFMT_ALIGN) < layout.size) { /* it can pay */
+            const uint32_t n = code_escapes<4>(pages + kEscapes3, n3, pages + kPlanes4, pages + kEscapes4, sh);
+            const uint32_t with = align_up(raw + n, ZFMT_ALIGN);
+            if (with < layout.size) {
+                n4 = n;
+                layout.raw = raw;
+                layout.size = with;
+            }
+        }
+    }
     if (CODEC == zipcclCodecTier)
         size = n1 ? layout.size : 0;
     if (warp == 0) {
@@ -404,7 +429,7 @@ GPU_FN void encode_tile(const Work &work, zipccl_cuda_result *results, uint8_t *
             sh.box[5] = before;
             if (tile.blocks)
                 gpu_st16(parts + tables.table + uint64_t{tile.group} * sizeof(zfmt_group),
-                         make_uint4(body_at, before, n1 | n2 << 16, n3));
+                         make_uint4(body_at, before, n1 | n2 << 16, n3 | n4 << 16));
         }
     }
     __syncthreads();
@@ -414,7 +439,7 @@ GPU_FN void encode_tile(const Work &work, zipccl_cuda_result *results, uint8_t *
         for (uint32_t at = 16 * t; at < size; at += 16 * kThreads) {
             uint4 v;
             if (CODEC == zipcclCodecTier)
-                v = dynamic_unit(pages, layout, n3, at);
+                v = dynamic_unit(pages, layout, n3, n4, at);
             else
                 v = at < n1 ? *reinterpret_cast<const uint4 *>(pages + kEscapes1 + at) : zero16();
             gpu_st16(dynamic + at, v);

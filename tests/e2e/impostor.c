@@ -4,6 +4,7 @@
 #include <sodium.h>
 #include <string.h>
 
+#include "kernels/format.h"
 #include "peer.pb-c.h"
 
 static void keep(struct raw_frame *f, const uint8_t *bytes, size_t n) {
@@ -46,9 +47,14 @@ bool impostor_message(struct impostor *p, uint16_t type, const ProtobufCMessage 
 }
 
 bool impostor_hello(struct impostor *p) {
+    return impostor_hello_with(p, ZFMT_VERSION);
+}
+
+bool impostor_hello_with(struct impostor *p, unsigned chunk_format) {
     uint8_t instance[16] = {1, 2, 3};
     Zipccl__Peer__PeerHello hello = ZIPCCL__PEER__PEER_HELLO__INIT;
     hello.version_min = hello.version_max = WIRE_VERSION_MAX;
+    hello.chunk_format = chunk_format;
     hello.node = "impostor";
     hello.listen = "127.0.0.1:1";
     hello.instance = (ProtobufCBinaryData){sizeof(instance), instance};

@@ -321,6 +321,34 @@ static void case_outliers(struct e2e *e) {
 }
 E2E_CASE(outliers, 60)
 
+/* More jobs than one reply has room for: how many are not shown is said. */
+static void case_many(struct e2e *e) {
+    enum { SHOWN = 512, MORE = 3 };
+    static int fds[SHOWN + MORE];
+    struct rlimit files = {.rlim_cur = 4096, .rlim_max = 4096};
+    char job[32];
+    E2E_CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0, "%s", strerror(errno));
+    e2e_set(e, "max_sessions_per_user=1000");
+    e2e_set(e, "max_jobs=1000");
+    e2e_set(e, "max_jobs_per_user=1000");
+    e2e_daemons(e, 1);
+    for (int i = 0; i < SHOWN + MORE; i++) {
+        snprintf(job, sizeof(job), "many-%d", i);
+        fds[i] = raw_session(e->daemons[0].socket, job);
+    }
+    expect(e, 0, "status", 0, "and 3 more jobs: shown are those that came first");
+    expect(e, 0, "jobs", 0, "and 3 more jobs");
+    json_t *root = ctl_json(e, 0, "status", "zipccl.status/1");
+    E2E_CHECK(json_array_size(json_object_get(root, "jobs")) == SHOWN &&
+                  json_integer_value(json_object_get(root, "jobs_left_out")) == MORE &&
+                  json_integer_value(json_object_get(root, "comms_left_out")) == 0,
+              "%d jobs", (int)json_array_size(json_object_get(root, "jobs")));
+    json_decref(root);
+    for (int i = 0; i < SHOWN + MORE; i++)
+        close(fds[i]);
+}
+E2E_CASE(many, 60)
+
 /* Where sessions have run out an administrator gets in all the same; where descriptors have, everybody is told. */
 static void case_places(struct e2e *e) {
     struct rlimit few = {0};
@@ -468,10 +496,10 @@ static void case_drain(struct e2e *e) {
 E2E_CASE(drain, 60)
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flight),   cmocka_unit_test(test_nodes),
-                                       cmocka_unit_test(test_exits),    cmocka_unit_test(test_load),
-                                       cmocka_unit_test(test_admin),    cmocka_unit_test(test_drain),
-                                       cmocka_unit_test(test_outliers), cmocka_unit_test(test_places)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_flight),   cmocka_unit_test(test_nodes), cmocka_unit_test(test_exits),
+        cmocka_unit_test(test_load),     cmocka_unit_test(test_admin), cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_outliers), cmocka_unit_test(test_many),  cmocka_unit_test(test_places)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -247,6 +247,11 @@ static void case_impostors(struct e2e *e) {
     raw_expect_closed(fd);
     close(fd);
     expect_log(e, 0, "larger than the limit for what may come now");
+    /* A daemon of another release: what it codes could not be read, so that is said before anything is sent. */
+    E2E_CHECK(impostor_connect(&q, listen, key_a) == PEER_AUTH_DONE && impostor_hello_with(&q, 0), "%s", q.auth.why);
+    raw_expect_closed(q.fd);
+    close(q.fd);
+    expect_log(e, 0, "formats of coded chunks do not match: node impostor has 1, node node0 2; install one release");
     close(p.fd);
     e2e_alive(e);
     free(listen);

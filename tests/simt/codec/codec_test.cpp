@@ -9,6 +9,7 @@
 
 extern "C" {
 #include "kernels/dtype.h"
+#include "kernels/layout.h"
 }
 
 #include <cmath>
@@ -88,6 +89,21 @@ struct Set {
         std::vector<uint8_t> v(count * dtype_get(dtype)->bytes + 8);
         inputs_fill(v.data(), dtype, count, in, seed);
         add("input " + std::to_string(in) + " count " + std::to_string(count), count, v.data());
+    }
+    /* Exponents about centre(i, a random number). */
+    template <class F> void add_exponents(const std::string &name, size_t count, uint64_t seed, F centre) {
+        const size_t bytes = dtype_get(dtype)->bytes;
+        std::vector<uint8_t> v(count * bytes);
+        for (size_t i = 0; i < count; i++) {
+            const unsigned about = static_cast<unsigned>(centre(i, inputs_random(&seed)));
+            const uint64_t x = inputs_near(dtype, 1, about, &seed);
+            memcpy(v.data() + i * bytes, &x, bytes);
+        }
+        add(name, count, v.data());
+    }
+    /* Escapes of every tier, and about as many as pay. */
+    void add_wide(size_t count) {
+        add_exponents("wide", count, 64, [](size_t, uint64_t random) { return 100 + random % 14; });
     }
     /* A piece of a real tensor, from value `at` on. */
     void add_file(const char *file, size_t at, size_t count) {
@@ -174,6 +190,7 @@ Set make_set(zipcclCodec_t codec, zipcclDataType_t dtype, bool tiny) {
     for (size_t n : {1, 15, 511, 512, 513, 2048})
         set.add_kind(IN_NARROW, n, n);
     set.add_kind(IN_ZERO, 100, 1);
+    set.add_wide(1543);
     if (tiny)
         return set;
     set.add_kind(IN_ALTERNATING, 2 * 32768, 640);
@@ -186,14 +203,8 @@ Set make_set(zipcclCodec_t codec, zipcclDataType_t dtype, bool tiny) {
     if (dtype == zipcclFloat32)
         set.add_file("grad_o_s0160.f32", 4096, 34000);
     /* One exponent after another: every escape of every tier, and windows at the ends of the range. */
-    std::vector<uint8_t> v(49152 * dtype_get(dtype)->bytes);
-    uint64_t seed = 99;
-    for (size_t i = 0; i < 49152; i++) {
-        uint64_t x = inputs_near(
-            dtype, 1, static_cast<unsigned>(i / 1024 * 6 + inputs_random(&seed) % (i / 8192 * 3 + 1)), &seed);
-        memcpy(v.data() + i * dtype_get(dtype)->bytes, &x, dtype_get(dtype)->bytes);
-    }
-    set.add("every exponent", 49152, v.data());
+    set.add_exponents("every exponent", 49152, 99,
+                      [](size_t i, uint64_t random) { return i / 1024 * 6 + random % (i / 8192 * 3 + 1); });
     return set;
 }
 
@@ -236,6 +247,7 @@ void test_hostile(zipcclDataType_t dtype) {
         set.add_kind(IN_NARROW, 32768 + 600, 5);
         set.add_kind(IN_MANY_ZEROS, 2000, 6);
         set.add_kind(IN_RANDOM, 33000, 7);
+        set.add_wide(2048);
         for (unsigned round = 0; round < 30; round++) {
             Batch b = set.batch(true);
             std::vector<std::unique_ptr<Memory>> keep;
@@ -281,6 +293,57 @@ void test_hostile(zipcclDataType_t dtype) {
         }
     }
     EXPECT(runs == 0 || (refused > 0 && refused < runs), "%u of %u refused", refused, runs);
+}
+
+/* A group of which every value is an escape of every tier; with a fourth tier all but the last one. No encoder makes
+ * it, all decoders take it: the chunk's other groups have nothing, so that its dynamic part is not too long. */
+void test_all_escape(bool fourth) {
+    constexpr zipcclDataType_t dtype = zipcclBfloat16;
+    constexpr size_t tier_bytes = 2 * ZFMT_GROUP / 8;
+    const size_t dynamic_bytes = (fourth ? 3 : 2) * tier_bytes + ZFMT_GROUP;
+    if (!have(zipcclCodecTier, dtype))
+        return;
+    size_t count = ZFMT_GROUP;
+    while (codec_bound(zipcclCodecTier, dtype, count).dynamic_bytes < dynamic_bytes)
+        count += ZFMT_GROUP;
+    const layout_tables t = layout_tables_of(count);
+    const size_t body = layout_body(KIND_BF16, ZFMT_TIER), bodies = ZFMT_GROUP_BLOCKS * body;
+    Memory parts(t.bodies + bodies, 0), dynamic(dynamic_bytes, 0xff), values(2 * count, 0x55);
+    zfmt_header head = {};
+    head.magic = ZFMT_MAGIC;
+    head.version = ZFMT_VERSION;
+    head.codec = zipcclCodecTier;
+    head.dtype = dtype;
+    head.count = count;
+    head.static_bytes = parts.bytes;
+    head.dynamic_bytes = dynamic.bytes;
+    memcpy(parts.p, &head, sizeof(head));
+    for (size_t g = 0; g < t.groups; g++) {
+        zfmt_group group = {
+            static_cast<uint32_t>(bodies / ZFMT_BODY_ALIGN), static_cast<uint32_t>(dynamic_bytes / ZFMT_ALIGN), {0}};
+        if (g == 0)
+            group = {0, 0, {ZFMT_GROUP, ZFMT_GROUP, ZFMT_GROUP, static_cast<uint16_t>(ZFMT_GROUP - fourth)}};
+        memcpy(parts.p + t.table + g * sizeof(group), &group, sizeof(group));
+    }
+    uint64_t seed = 5;
+    for (size_t b = 0; b < ZFMT_GROUP_BLOCKS; b++) {
+        parts.p[t.heads + b * sizeof(zfmt_block)] = ZFMT_TIER;
+        memset(parts.p + t.bodies + b * body, 0xff, 2 * ZFMT_PLANE);
+    }
+    for (size_t i = 0; i < ZFMT_GROUP; i++)
+        dynamic.p[dynamic_bytes - ZFMT_GROUP + i] = static_cast<uint8_t>(inputs_random(&seed));
+    if (fourth)
+        dynamic.p[dynamic_bytes - ZFMT_GROUP - 1] = 0x7f; /* tier 4 hits the last one with code 1 */
+    std::vector<uint8_t> want(2 * count);
+    EXPECT(codec_decode(zipcclCodecTier, dtype, parts.p, parts.bytes, dynamic.p, dynamic.bytes, want.data(), count,
+                        0) == zipcclSuccess,
+           "the CPU refuses it");
+    Batch b;
+    b.table.push_back({values.p, parts.p, dynamic.p, count, parts.bytes, dynamic.bytes});
+    b.total_values = count;
+    run_decode(zipcclCodecTier, dtype, b);
+    EXPECT(b.results[0].status == 0, "status %u", b.results[0].status);
+    EXPECT(memcmp(values.p, want.data(), want.size()) == 0, "values");
 }
 
 /* ---- sums, with a reference in double steps of its own ---- */
@@ -483,6 +546,10 @@ int main(int argc, char **argv) {
     }
     if (which == "overflow")
         test_overflow();
+    if (which == "hostile") {
+        test_all_escape(false);
+        test_all_escape(true);
+    }
     printf("%s: %d failures\n", which.c_str(), g_failures);
     return g_failures != 0;
 }

@@ -98,6 +98,7 @@ static const struct {
     const char *text, *error;
 } bad[] = {
     {"[zipccld]\nfoo = 1\n", "f:2: unknown key 'foo'"},
+    {"[zipccld]\nfo\x1b[2Jo = 1\n", "f:2: unknown key 'fo?[2Jo'"},
     {"window = 0\n", "f:1: window: bad value '0', allowed: a whole number from 1 to 64"},
     {"window = 65\n", "bad value '65'"},
     {"window = 1\nwindow = 2\n", "f:2: key 'window' is already set in line 1"},

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Handles, statistics, the flight recorder and the events.
+ * Handles, statistics, the flight recorder, the events, and lines of the log that others cause.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "daemon/core/events.h"
 #include "daemon/core/handles.h"
+#include "daemon/core/log.h"
 #include "daemon/core/stats.h"
 
 static void test_handles(void **state) {
@@ -177,9 +180,36 @@ static void test_kept_flights(void **state) {
     stats_free(&s);
 }
 
+/* A thousand refusals in a second are ten lines, and one that counts the rest. */
+static void test_log_often(void **state) {
+    (void)state;
+    struct log_often o = {0};
+    char text[2048] = "";
+    unsigned logged = 0;
+    int ends[2], keep = dup(STDERR_FILENO);
+    assert_int_equal(pipe(ends), 0);
+    const uint64_t start = 5000000000ull;
+    dup2(ends[1], STDERR_FILENO);
+    for (unsigned i = 0; i < 1000; i++)
+        logged += log_often(&o, start + i * 1000, "requests were refused");
+    const bool later = log_often(&o, start + 1000000001ull, "requests were refused");
+    const bool again = log_often(&o, start + 3000000000ull, "requests were refused");
+    dup2(keep, STDERR_FILENO);
+    close(keep);
+    close(ends[1]);
+    const ssize_t n = read(ends[0], text, sizeof(text) - 1);
+    close(ends[0]);
+    assert_true(later && again && n > 0);
+    assert_int_equal(logged, LOG_OFTEN_LINES);
+    const char *line = strstr(text, "990 more requests were refused\n");
+    assert_non_null(line);
+    assert_int_equal(line - text + (ssize_t)strlen("990 more requests were refused\n"), n); /* that alone */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_handles),   cmocka_unit_test(test_stats),
                                        cmocka_unit_test(test_quantiles), cmocka_unit_test(test_flight),
-                                       cmocka_unit_test(test_events),    cmocka_unit_test(test_kept_flights)};
+                                       cmocka_unit_test(test_events),    cmocka_unit_test(test_kept_flights),
+                                       cmocka_unit_test(test_log_often)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

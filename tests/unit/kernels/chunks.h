@@ -48,6 +48,7 @@ enum input {
     IN_ALTERNATING,
     IN_COUNTER,
     IN_SPECIAL,
+    IN_WIDE,
     NUM_INPUTS
 };
 
@@ -93,6 +94,10 @@ static inline void fill(uint8_t *p, zipcclDataType_t t, size_t count, enum input
             break;
         case IN_SPECIAL:
             v = special[next_random(&s) % (sizeof(special) / sizeof(special[0]))];
+            break;
+        case IN_WIDE: /* escapes of every tier, on both sides */
+            v = next_random(&s);
+            v = value_near(t, v % 3 ? 3 : 1, v % 3 ? 120 : 109 + (unsigned)(v >> 8) % 16, &s);
             break;
         default:
             break;

@@ -18,8 +18,8 @@
 static bool g_write;
 
 static void golden_path(char *path, size_t n, zipcclCodec_t codec, zipcclDataType_t t, enum input in) {
-    static const char *const inputs[NUM_INPUTS] = {"random", "narrow",      "zero",    "const",
-                                                   "zeros",  "alternating", "counter", "special"};
+    static const char *const inputs[NUM_INPUTS] = {"random",      "narrow",  "zero",    "const", "zeros",
+                                                   "alternating", "counter", "special", "wide"};
     snprintf(path, n, "%s/golden/%s-%s-%s.chunk", ZIPCCL_TEST_DATA, codec_name(codec), dtype_get(t)->name, inputs[in]);
 }
 
