@@ -161,7 +161,7 @@ void comm_fail(struct comm *c, struct peer_link *origin, zipcclResult_t result, 
     va_list ap;
     if (c->state == COMM_FAILED)
         return;
-    bool orderly = c->nleft == c->nranks; /* nobody is left who could be hurt */
+    bool orderly = c->nleft == c->nranks && list_empty(&c->splits); /* nobody is left who could be hurt */
     va_start(ap, format);
     vsnprintf(c->text, sizeof c->text, format, ap);
     va_end(ap);
