@@ -266,12 +266,59 @@ static void next_job(struct e2e *e) {
     e2e_all_passed(e, &g);
 }
 
+static void tell(int fd, uint64_t comm, uint32_t number, bool good) {
+    Zipccl__CommSplit m = ZIPCCL__COMM_SPLIT__INIT;
+    struct raw_frame f;
+    m.comm = comm;
+    m.split = number;
+    E2E_CHECK(raw_message(fd, WIRE_COMM_SPLIT, number, &m.base, NULL, 0), "send");
+    if (good)
+        raw_expect(fd, &f, WIRE_OK);
+    else
+        raw_expect_error(fd, zipcclInvalidUsage, "counted");
+}
+
+/* What clients say of splits is checked, and what waits for others is bounded, and goes with them. */
+static void wrong_numbers(struct e2e *e) {
+    int fds[3];
+    uint64_t comm = 0;
+    for (unsigned i = 0; i < 3; i++)
+        fds[i] = raw_session(e->daemons[i / 2].socket, "numbers");
+    zipcclUniqueId id = raw_unique_id(fds[0]);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        Zipccl__CommInit init = ZIPCCL__COMM_INIT__INIT;
+        init.unique_id = (ProtobufCBinaryData){sizeof(id), (uint8_t *)&id};
+        init.nranks = 3;
+        init.rank = rank;
+        E2E_CHECK(raw_message(fds[rank], WIRE_COMM_INIT, 3, &init.base, NULL, 0), "send");
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        struct raw_frame f;
+        raw_expect(fds[i], &f, WIRE_COMM_INIT_REPLY);
+        Zipccl__CommInitReply *reply = zipccl__comm_init_reply__unpack(NULL, f.header.length, f.payload);
+        E2E_CHECK(reply, "reply");
+        comm = i == 0 ? reply->comm : comm;
+        zipccl__comm_init_reply__free_unpacked(reply, NULL);
+    }
+    tell(fds[0], comm + 1, 7, true); /* not known: it may have been left */
+    tell(fds[0], comm, 2, false);
+    tell(fds[0], comm, 0, false);
+    for (uint32_t i = 1; i <= 4; i++)
+        tell(fds[0], comm, i, true);
+    tell(fds[0], comm, 4, true);  /* twice */
+    tell(fds[0], comm, 5, false); /* rank 1 has come to none */
+    for (unsigned i = 0; i < 3; i++)
+        close(fds[i]);
+    raw_nothing_left(e);
+}
+
 /* A trainer, or the daemon of its node, ends when all others have come to the split. */
 static void case_deaths(struct e2e *e) {
     static const struct failure last = {3};
     static const int gpus[2] = {0, 1};
     struct e2e_group g, others[2];
     start(e, 2);
+    wrong_numbers(e);
     for (unsigned i = 0; i < 2; i++)
         e2e_start(e, &others[i], "01", bystander_rank, &gpus[i]);
     e2e_start(e, &g, "0101", failing_rank, &last);
