@@ -25,6 +25,8 @@ const ProtobufCMessageDescriptor *message_descriptor(unsigned type) {
     case WIRE_COMM_DESTROY:
     case WIRE_COMM_ABORT:
         return &zipccl__comm_ref__descriptor;
+    case WIRE_COMM_SPLIT:
+        return &zipccl__comm_split__descriptor;
     case WIRE_COMM_EVENT:
         return &zipccl__comm_event__descriptor;
     case WIRE_BUFFER_REGISTER:

@@ -34,6 +34,7 @@ enum wire_memory {
     X(WIRE_COMM_INIT_REPLY, 7, "CommInitReply")                                                                        \
     X(WIRE_COMM_DESTROY, 8, "CommRef")                                                                                 \
     X(WIRE_COMM_ABORT, 9, "CommRef")                                                                                   \
+    X(WIRE_COMM_SPLIT, 49, "CommSplit")           /* this rank has come to it, and joins nothing that it makes */      \
     X(WIRE_COMM_EVENT, 10, "CommEvent")           /* daemon to client, unasked: the communicator failed */             \
     X(WIRE_BUFFER_REGISTER, 11, "BufferRegister") /* + 1 fd, where its kind has one */                                 \
     X(WIRE_BUFFER_REGISTER_REPLY, 12, "BufferRef")                                                                     \

@@ -122,7 +122,7 @@ static void comm_free(struct zipcclComm *c) {
 }
 
 zipcclResult_t comm_join(struct session *s, const char *name, zipcclComm_t *comm, int nranks, const zipcclUniqueId *id,
-                         int rank) {
+                         int rank, const struct split *from) {
     Zipccl__CommInit m = ZIPCCL__COMM_INIT__INIT;
     uint8_t bytes[sizeof id->internal], uuid[CUDA_UUID_BYTES];
     struct call call;
@@ -140,6 +140,8 @@ zipcclResult_t comm_join(struct session *s, const char *name, zipcclComm_t *comm
     m.unique_id.len = sizeof bytes;
     m.nranks = (uint32_t)nranks;
     m.rank = (uint32_t)rank;
+    m.parent = from ? from->parent : 0;
+    m.split = from ? from->number : 0;
     memset(&call, 0, sizeof call);
     call.comm = c;
     (void)pthread_mutex_lock(&client_lock);
@@ -182,7 +184,7 @@ zipcclResult_t zipcclCommInitRank(zipcclComm_t *comm, int nranks, zipcclUniqueId
     zipcclResult_t r = session_of_environment(&s);
     if (r != zipcclSuccess)
         return r;
-    r = comm_join(s, "zipcclCommInitRank", comm, nranks, &id, rank);
+    r = comm_join(s, "zipcclCommInitRank", comm, nranks, &id, rank, NULL);
     session_release(s);
     return r;
 }

@@ -141,8 +141,9 @@ struct zipcclComm {
     zipcclArm_t arm;
     struct redop *redops; /* made by zipcclRedOpCreatePreMulSum; see reductions.c */
     uint64_t seq;
-    unsigned users; /* threads inside a call */
-    bool ending;    /* a thread is in Destroy or Abort and will free it */
+    uint32_t splits; /* that this rank has come to */
+    unsigned users;  /* threads inside a call */
+    bool ending;     /* a thread is in Destroy or Abort and will free it */
     enum { LEAVE_NOT, LEAVE_ASKED, LEAVE_OVER } leave;
     zipcclResult_t left; /* what the daemon said to that */
     zipcclResult_t failed;
@@ -205,12 +206,18 @@ void comms_forked(void);   /* comm.c: all communicators fail */
 void memory_forked(void);  /* memory.c: registered memory is staged */
 void staging_forked(void); /* staging.c: the cache starts empty */
 
+/* A split that a communicator comes of. */
+struct split {
+    uint64_t parent; /* its handle */
+    uint32_t number; /* of its splits: 1, 2, 3... */
+};
+
 /* comm.c */
 bool comm_is_live(const struct zipcclComm *comm); /* lock held */
-/* As the functions of the API, but over this session; without the lock. Texts begin with name. */
+/* As the functions of the API, but over this session; without the lock. Texts begin with name. from: NULL: of none. */
 ZIPCCL_MUST_CHECK zipcclResult_t comm_unique_id(struct session *s, const char *name, zipcclUniqueId *id);
 ZIPCCL_MUST_CHECK zipcclResult_t comm_join(struct session *s, const char *name, zipcclComm_t *comm, int nranks,
-                                           const zipcclUniqueId *id, int rank);
+                                           const zipcclUniqueId *id, int rank, const struct split *from);
 
 /* stream.c */
 void stream_drain(struct zipcclStream *stream); /* lock held; waits until all is done and copied */

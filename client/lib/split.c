@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * zipcclCommSplit, made of two all-gathers on the parent: who goes where, then the unique ids. The daemons know nothing
- * of it.
+ * zipcclCommSplit, made of two all-gathers on the parent: who goes where, then the unique ids. Each rank then tells its
+ * daemon that it has come to the split, which may make the new communicators by one of NCCL: with its join, or alone.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/lib/collective.h"
+#include "zipccl.pb-c.h"
 
 #define NAME "zipcclCommSplit"
 
@@ -58,9 +59,9 @@ static void invite(zipcclComm_t comm, struct invitation *i) {
         (void)snprintf(i->why, sizeof i->why, "%s", thread_error());
 }
 
-/* Both rounds: the new communicator's id and this rank's seat in it. */
+/* Both rounds: the new communicator's id and this rank's seat in it. from->number stays 0 where not all ranks came. */
 static zipcclResult_t agree(zipcclComm_t comm, struct choice *choices, struct invitation *invitations,
-                            struct seat *seat) {
+                            struct seat *seat, struct split *from) {
     struct invitation mine;
     struct choice own = choices[comm->rank];
     zipcclResult_t r = share(comm, &own, choices, sizeof own);
@@ -72,8 +73,13 @@ static zipcclResult_t agree(zipcclComm_t comm, struct choice *choices, struct in
     if (joins && seat->leader == comm->rank)
         invite(comm, &mine);
     r = share(comm, &mine, invitations, sizeof mine);
-    if (r != zipcclSuccess || !joins)
+    if (r != zipcclSuccess)
         return r;
+    (void)pthread_mutex_lock(&client_lock);
+    *from = (struct split){comm->handle, ++comm->splits};
+    (void)pthread_mutex_unlock(&client_lock);
+    if (!joins)
+        return zipcclSuccess;
     const struct invitation *theirs = &invitations[seat->leader];
     r = theirs->result < zipcclNumResults ? (zipcclResult_t)theirs->result : zipcclInternalError;
     if (r != zipcclSuccess)
@@ -82,22 +88,38 @@ static zipcclResult_t agree(zipcclComm_t comm, struct choice *choices, struct in
     return zipcclSuccess;
 }
 
+/* This rank joins nothing. What the daemon says does not matter: without it, NCCL's split is not made. */
+static void decline(struct session *s, const struct split *from) {
+    Zipccl__CommSplit m = ZIPCCL__COMM_SPLIT__INIT;
+    struct call call;
+    memset(&call, 0, sizeof call);
+    m.comm = from->parent;
+    m.split = from->number;
+    (void)pthread_mutex_lock(&client_lock);
+    zipcclResult_t r = call_run(s, &call, WIRE_COMM_SPLIT, &m.base, NULL, 0, WIRE_OK, CLIENT_CONTROL_MS);
+    (void)r;
+    (void)pthread_mutex_unlock(&client_lock);
+}
+
 static zipcclResult_t split(zipcclComm_t comm, struct choice *choices, struct invitation *invitations,
                             zipcclComm_t *newcomm) {
     struct seat seat;
+    struct split from = {0};
     bool joins = choices[comm->rank].color != ZIPCCL_SPLIT_NOCOLOR;
     struct session *s = comm->session;
     (void)pthread_mutex_lock(&client_lock);
     comm->users++; /* an abort of the parent waits for us... */
     s->refs++;
     (void)pthread_mutex_unlock(&client_lock);
-    zipcclResult_t r = agree(comm, choices, invitations, &seat);
+    zipcclResult_t r = agree(comm, choices, invitations, &seat, &from);
     (void)pthread_mutex_lock(&client_lock);
     comm->users--; /* ... but not for the others of the new communicator */
     client_notify();
     (void)pthread_mutex_unlock(&client_lock);
     if (r == zipcclSuccess && joins)
-        r = comm_join(s, NAME, newcomm, seat.nranks, &invitations[seat.leader].id, seat.rank);
+        r = comm_join(s, NAME, newcomm, seat.nranks, &invitations[seat.leader].id, seat.rank, &from);
+    if (from.number && (r != zipcclSuccess || !joins))
+        decline(s, &from);
     (void)pthread_mutex_lock(&client_lock);
     session_put(s);
     if (r != zipcclSuccess && comm_is_live(comm))

@@ -72,6 +72,7 @@ struct comm *comm_new(struct daemon *d, uint64_t key, uint64_t nonce, struct job
     c->arm = d->arm;
     c->phases = d->phases;
     c->state = COMM_JOINING;
+    list_init(&c->splits);
     /* Elsewhere than at the root the deadline is a safety net: the root's text is the better one. */
     c->join_deadline_ns = daemon_now_ns() + (d->config.join_timeout + (is_root ? 0 : 2000)) * 1000000ull;
     list_add_tail(&d->comms, &c->link);
@@ -160,7 +161,7 @@ void comm_fail(struct comm *c, struct peer_link *origin, zipcclResult_t result, 
     va_list ap;
     if (c->state == COMM_FAILED)
         return;
-    bool orderly = c->nleft == c->nranks; /* nobody is left who could be hurt */
+    bool orderly = c->nleft == c->nranks && list_empty(&c->splits); /* nobody is left who could be hurt */
     va_start(ap, format);
     vsnprintf(c->text, sizeof c->text, format, ap);
     va_end(ap);
@@ -191,6 +192,7 @@ void comm_fail(struct comm *c, struct peer_link *origin, zipcclResult_t result, 
         }
     }
     comm_tell_abort(c, origin);
+    comm_split_fail(c);
     comm_ops_fail(c);
     comm_answer_leaving(c);
     /* Also where nothing runs here: other nodes may wait with messages of the next operation. */
@@ -338,6 +340,7 @@ static void comm_member_free(struct comm_member *m) {
 static void comm_free(struct comm *c) {
     struct daemon *d = c->daemon;
     comm_profile_learn(c);
+    comm_split_free(c);
     if (c->exec != NULL)
         exec_comm_free(c->exec);
     for (uint32_t i = 0; i < c->nnodes; i++) {
@@ -370,7 +373,7 @@ void comm_reap(struct daemon *d) {
     list_for_each_safe(l, &d->comms) {
         struct comm *c = list_entry(l, struct comm, link);
         if ((c->state == COMM_FAILED || c->state == COMM_CLOSING) && c->present == 0 && !comm_ops_running(c) &&
-            !c->probing)
+            !c->probing && list_empty(&c->splits))
             comm_free(c);
     }
 }
@@ -396,6 +399,7 @@ void comm_tick(struct daemon *d, uint64_t now_ns) {
         struct comm *c = list_entry(l, struct comm, link);
         if ((c->state == COMM_JOINING || c->state == COMM_CONNECTING) && now_ns > c->join_deadline_ns)
             comm_join_timeout(c);
+        comm_split_look(c); /* a rank may have left, or what it was to join may have ended */
         uint64_t since = comm_ops_since(c);
         if (c->state != COMM_READY || since == UINT64_MAX || limit == 0 || now_ns - since < limit)
             continue;
@@ -448,7 +452,8 @@ bool comm_drain(struct daemon *d, bool now) {
             if (now || c->state != COMM_READY || comm_ops_idle(c))
                 comm_fail(c, NULL, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", d->config.node_name);
         }
-        left = left || (c->state != COMM_FAILED && c->state != COMM_CLOSING) || comm_ops_running(c) || c->probing;
+        left = left || (c->state != COMM_FAILED && c->state != COMM_CLOSING) || comm_ops_running(c) || c->probing ||
+               !list_empty(&c->splits);
     }
     return !left;
 }

@@ -9,7 +9,8 @@
  * comm.c: life, failure. comm_join.c: rendezvous. comm_connect.c: from there to the first operation. comm_request.c:
  * requests, checked and queued. comm_ops.c: units of a rank's queue and their ends. comm_collective.c: what a unit does
  * with all ranks of the node. comm_exchange.c: what it does alone. comm_choice.c: with which arm and codec.
- * comm_profile.c: what earlier ones learned of that. comm_flight.c: what is recorded of it.
+ * comm_profile.c: what earlier ones learned of that. comm_flight.c: what is recorded of it. comm_split.c: what comes of
+ * another one by a split.
  */
 #ifndef ZIPCCL_DAEMON_COMM_H
 #define ZIPCCL_DAEMON_COMM_H
@@ -83,6 +84,7 @@ struct comm_member {
     bool announced;    /* the root knows */
     uint64_t next_seq; /* that the client must send */
     uint64_t called;   /* collectives that it has called */
+    uint32_t splits;   /* that it has come to */
     struct comm_pending *queue;
     uint32_t head, count, capacity;
     bool group_open;                   /* the last request of the queue says that more of its group follows */
@@ -166,7 +168,11 @@ struct comm {
     uint32_t most_ranks; /* of any node */
     struct fabric_peer **peers;
     struct exec_comm *exec;
+    uint64_t fabric_key; /* what the fabric calls it */
     bool probing;
+    uint64_t split_of;       /* key of the communicator that it is split from; 0: none */
+    bool split_waits;        /* for the fabric to decide about that split */
+    struct list splits;      /* of this one, under way */
     struct model model;      /* as agreed at the creation */
     struct profile *profile; /* of earlier ones, which its switchers recall; NULL: none */
     uint64_t link_rate_bits;
@@ -308,6 +314,18 @@ void comm_profile_offer(struct comm *c, uint64_t link_bps, ProtobufCBinaryData *
 ZIPCCL_MUST_CHECK bool comm_profile_take(struct comm *c, const ProtobufCBinaryData *bytes, const char **why);
 void comm_profile_recall(const struct comm *c, struct switcher *s);
 void comm_profile_learn(struct comm *c); /* at its end */
+
+/* comm_split.c. A rank that joins none of a split has come to it. */
+void comm_split_none(struct session *s, uint32_t id, const Zipccl__CommSplit *m);
+/* A rank comes to the split `number` of the communicator of that handle; key: of what it is about to join, or 0.
+ * *parent: to be looked at then; NULL: there is nothing to do. False: *why. */
+ZIPCCL_MUST_CHECK bool comm_split_come(struct session *s, uint64_t handle, uint32_t number, uint64_t key,
+                                       struct comm **parent, const char **why);
+void comm_split_look(struct comm *c);        /* tells the fabric, where all ranks have come */
+bool comm_split_waits(const struct comm *c); /* whether it is to wait for the split that it comes of */
+void comm_split_connected(struct comm *c);   /* it joined the fabric */
+void comm_split_fail(struct comm *c);        /* and what waits for its splits */
+void comm_split_free(struct comm *c);        /* when the fabric is closed, or asks nothing */
 
 /* comm_flight.c: the flight recorder */
 void comm_flight_collective(struct comm *c); /* it began */

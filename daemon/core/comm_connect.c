@@ -152,9 +152,11 @@ void comm_connect_apply(struct comm *c, const Zipccl__Peer__PeerTable *m) {
     for (uint32_t i = 0; gpus != NULL && i < c->nmembers; i++)
         gpus[i] = c->members[i]->gpu;
     zipcclResult_t rc = zipcclOutOfMemory;
+    c->fabric_key = comm_secret_number(m->secret.data);
+    c->split_waits = comm_split_waits(c);
     if (gpus != NULL)
-        rc = exec_comm_new(d->executor, comm_secret_number(m->secret.data), c->node, &c->topology, c->peers,
-                           m->chunk_bytes, gpus, &c->exec);
+        rc = exec_comm_new(d->executor, c->fabric_key, c->node, &c->topology, c->peers, m->chunk_bytes, gpus,
+                           c->split_waits, &c->exec);
     free(gpus);
     if (rc != zipcclSuccess) {
         c->exec = NULL;
@@ -162,6 +164,7 @@ void comm_connect_apply(struct comm *c, const Zipccl__Peer__PeerTable *m) {
         return;
     }
     exec_comm_set_flow(c->exec, c->job->flow, c->job->workers);
+    comm_split_connected(c);
     if (c->nnodes == 1) {
         join_ready(c, 0, 0);
         return;

@@ -351,15 +351,12 @@ void comm_link_up(struct peer_link *link) {
     }
 }
 
-void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
+/* parent: what it is split from, or NULL. */
+static void join(struct session *s, uint32_t reply, const Zipccl__CommInit *m, const struct comm *parent) {
     struct daemon *d = s->daemon;
     struct wire_unique_id id;
     zipcclResult_t rc = zipcclInternalError;
     char why[DAEMON_TEXT] = "";
-    if (s->job == NULL) {
-        session_error(s, reply, zipcclInvalidUsage, "this session named no job: it cannot join a communicator");
-        return;
-    }
     if (drain_why(d, s->job, why, sizeof why) != NULL) {
         session_error(s, reply, zipcclDaemonUnavailable, "%s", why);
         return;
@@ -426,11 +423,30 @@ void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
         return;
     }
     member->gpu = gpu >= 0 && gpu < EXEC_NO_GPU ? (uint8_t)gpu : EXEC_NO_GPU;
+    c->split_of = parent != NULL ? parent->key : 0;
     log_debug("rank joins (comm=%016" PRIx64 " job=%s rank=%u pid=%d)", c->key, c->job->name, m->rank, (int)s->pid);
     if (c->root_link != NULL && c->root_link->state == PEER_UP)
         join_announce(c, member);
     else if (c->is_root && c->nin == c->nranks)
         join_complete(c);
+}
+
+void comm_init(struct session *s, uint32_t reply, const Zipccl__CommInit *m) {
+    struct wire_unique_id id;
+    struct comm *parent = NULL;
+    const char *why;
+    if (s->job == NULL) {
+        session_error(s, reply, zipcclInvalidUsage, "this session named no job: it cannot join a communicator");
+        return;
+    }
+    memcpy(&id, m->unique_id.data, sizeof id);
+    if (m->parent != 0 && !comm_split_come(s, m->parent, m->split, id.key, &parent, &why)) {
+        session_error(s, reply, zipcclInvalidUsage, "%s", why);
+        return;
+    }
+    join(s, reply, m, parent);
+    if (parent != NULL)
+        comm_split_look(parent); /* it may have been refused */
 }
 
 void comm_peer_join(struct peer_link *link, const Zipccl__Peer__PeerJoin *m) {

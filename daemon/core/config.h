@@ -43,6 +43,7 @@ struct config {
     uint64_t busy_poll;      /* us, 0: off */
     char fabric[16];
     bool nccl_native;
+    bool nccl_split;
     char ucx_tls[128];
     char ucx_net_devices[128];
     uint64_t link_rate; /* bits a second */

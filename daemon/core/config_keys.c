@@ -87,6 +87,9 @@ const struct config_key config_keys[] = {
      "Where fabric is nccl and every rank has a GPU of its own, raw all-gathers and broadcasts, and reductions with "
      "the\n"
      "arm ring, go as NCCL's own collectives. Off on one node, or verify on: not in communicators with that node."},
+    {"nccl_split", CONFIG_BOOL, "on", 0, 0, NULL, FIELD(nccl_split), false,
+     "Where fabric is nccl and every rank has a GPU of its own, what zipcclCommSplit makes is made by ncclCommSplit\n"
+     "for NCCL too (2.18.1). Off on one node: not of communicators with that node."},
     {"ucx_tls", CONFIG_STRING, "", 0, 0, NULL, FIELD(ucx_tls), false, "UCX_TLS. Empty: UCX chooses."},
     {"ucx_net_devices", CONFIG_STRING, "", 0, 0, NULL, FIELD(ucx_net_devices), false,
      "UCX_NET_DEVICES. Empty: all devices."},

@@ -42,11 +42,13 @@ ZIPCCL_MUST_CHECK zipcclResult_t executor_new(const struct executor_config *conf
 void executor_free(struct executor *executor);
 
 /* One communicator on this node. peers[i] is node i's endpoint (own index: NULL); topology is copied. gpus: by local
- * rank, its GPU as CUDA numbers them, EXEC_NO_GPU: none; NULL: none has one. Caches plans. */
+ * rank, its GPU as CUDA numbers them, EXEC_NO_GPU: none; NULL: none has one. split: it waits in the fabric for the end
+ * of the split that it comes of. Caches plans. */
 #define EXEC_NO_GPU UINT8_MAX
 ZIPCCL_MUST_CHECK zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t node,
                                                const struct plan_topology *topology, struct fabric_peer *const *peers,
-                                               uint64_t chunk_bytes, const uint8_t *gpus, struct exec_comm **comm);
+                                               uint64_t chunk_bytes, const uint8_t *gpus, bool split,
+                                               struct exec_comm **comm);
 /* Ends what it has on the fabric: its messages, also those of other nodes for it, and its probe. */
 void exec_comm_abort(struct exec_comm *comm);
 /* What of this node made its messages fail, for people; NULL: it is not known here. */

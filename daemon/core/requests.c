@@ -77,6 +77,9 @@ static void requests_message(struct session *s, const struct frame *f, const Pro
     case WIRE_COMM_ABORT:
         comm_abort(s, f->id, ((const Zipccl__CommRef *)m)->comm);
         break;
+    case WIRE_COMM_SPLIT:
+        comm_split_none(s, f->id, (const Zipccl__CommSplit *)m);
+        break;
     case WIRE_BUFFER_REGISTER:
         buffer_register(s, f, (const Zipccl__BufferRegister *)m);
         break;
@@ -151,6 +154,7 @@ bool requests_handle(struct session *s, const struct frame *f) {
     case WIRE_COMM_INIT:
     case WIRE_COMM_DESTROY:
     case WIRE_COMM_ABORT:
+    case WIRE_COMM_SPLIT:
     case WIRE_BUFFER_REGISTER:
     case WIRE_BUFFER_RELEASE:
     case WIRE_STREAM_ATTACH:

@@ -42,6 +42,7 @@
     X(ops_failed, "operations that failed on this node")                                                               \
     X(ops_coded, "operations that ran with a codec")                                                                   \
     X(native_collectives, "raw operations of this node that went as NCCL's own collectives")                           \
+    X(nccl_splits, "communicators whose NCCL communicators were made by a split of the parent's")                      \
     X(corrupt_chunks, "operations that failed on corrupt coded data")                                                  \
     X(peers_connected, "connections to other daemons that came up")                                                    \
     X(peers_lost, "connections to other daemons that were lost")                                                       \

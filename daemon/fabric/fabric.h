@@ -111,10 +111,11 @@ struct fabric_join {
     uint32_t node, nnodes;            /* this one's index */
     uint32_t gpus;                    /* a bit for each GPU of this node that its ranks use, as CUDA numbers them */
     struct fabric_peer *const *peers; /* own: not used */
-    bool native; /* whole collectives may be left to the fabric. The following: where this is set */
+    bool native;                      /* whole collectives may be left to the fabric */
+    bool split; /* it comes of one: what the fabric makes for it waits until that is decided (struct fabric_split) */
     uint32_t nranks;
     const uint32_t *rank_node;
-    const uint8_t *rank_gpus; /* of this node's ranks, in their order */
+    const uint8_t *rank_gpus; /* of this node's ranks, in their order; NULL: not known, nor the others of them */
 };
 
 /* What a rank gives to a collective that the fabric carries out. */
@@ -148,6 +149,25 @@ struct fabric_collective {
     zipcclResult_t result;
 };
 
+/* A communicator is split: all of its nodes call this, for each split once and in order, when those of the new ones
+ * that have ranks here and span nodes have joined. The fabric may make them of what it has for the old one: all nodes
+ * do, or none does, and where a node does not want it none does. Owned by the caller until done runs. */
+struct fabric_split {
+    uint64_t comm;
+    uint32_t number;          /* 1, 2, 3... of this communicator, equal on all nodes */
+    bool wanted;              /* here */
+    const uint64_t *children; /* by local rank: the communicator that it joins; 0: none, or one that spans no nodes */
+    uint32_t nchildren;
+    /* By done, with success: so many new communicators of this node were made so; 0: none was, all go on alone. With
+     * an error those that are not made yet have failed, and so has the old one. */
+    uint32_t made;
+    uint32_t failed; /* the local rank whose GPU it is that failed first; UINT32_MAX: none here */
+    void (*done)(struct fabric_split *split, zipcclResult_t result);
+    void *arg;
+    struct fabric_split *next; /* the fabric's, as the following */
+    zipcclResult_t result;
+};
+
 /* Whether both sides call the same operation. */
 static inline bool fabric_same_call(const struct fabric_header *a, const struct fabric_header *b) {
     return a->op == b->op && a->dtype == b->dtype && a->op_count == b->op_count && a->root == b->root &&
@@ -177,6 +197,9 @@ struct fabric_ops {
     void (*collective)(struct fabric *fabric, struct fabric_collective *collective);
     /* This node begins a collective that goes by messages: so is everybody to do that. */
     void (*by_messages)(struct fabric *fabric, const struct fabric_header *header);
+    /* NULL: it makes nothing of splits, and joins with one go on as others. done runs by poll. comm is not forgotten
+     * before. */
+    void (*split)(struct fabric *fabric, struct fabric_split *split);
     /* Ends the posted receives of comm with zipcclAborted (by poll, later), drops messages of comm that wait or come
      * from now on, so that their senders end too. */
     void (*abort)(struct fabric *fabric, uint64_t comm);

@@ -36,6 +36,7 @@ static void nccl_poll(struct fabric *f) {
                 nccl_comm_answer(f, &answer);
         }
     }
+    nccl_split_tell(f); /* first: it knows why what comes of a split fails */
     nccl_messages_tell(f);
     nccl_native_tell(f);
 }
@@ -105,6 +106,7 @@ static zipcclResult_t nccl_open(const struct fabric_config *config, struct fabri
     f->ended_sends_tail = &f->ended_sends;
     f->ended_recvs_tail = &f->ended_recvs;
     f->ended_collectives_tail = &f->ended_collectives;
+    f->ended_splits_tail = &f->ended_splits;
     f->gpus = *config->gpus;
     zipcclResult_t result = f->gpus.ops->open(f->gpus.owner, &f->version, why);
     f->gpus_opened = result == zipcclSuccess;
@@ -219,6 +221,7 @@ const struct fabric_ops fabric_nccl = {
     .recv = nccl_recv,
     .collective = nccl_native,
     .by_messages = nccl_native_by_messages,
+    .split = nccl_split,
     .abort = nccl_abort,
     .why = nccl_why,
     .forget = nccl_forget,

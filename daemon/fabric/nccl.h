@@ -2,7 +2,7 @@
  *
  * Inside the NCCL fabric, on the loop: the seam's functions (nccl.c), messages (nccl_messages.c), communicators and
  * what their nodes tell each other (nccl_comm.c), the agreed order (nccl_order.c), what is launched (nccl_entry.c),
- * whole collectives (nccl_native.c). The launching side of each GPU is behind nccl_launch.h.
+ * whole collectives (nccl_native.c), splits (nccl_split.c). The launching side of each GPU is behind nccl_launch.h.
  *
  * Headers, small messages and control go by the UCX fabric below. A message whose values NCCL moves is announced there;
  * once its receive is posted, the two nodes agree on a place in the order of launches, and the GPU of either launches
@@ -15,13 +15,14 @@
 #include "daemon/fabric/fabric.h"
 #include "daemon/fabric/nccl_launch.h"
 
-#define NCCL_SMALL_BYTES ((size_t)16 << 10) /* of host memory: goes by UCX */
-#define NCCL_ANNOUNCED   0x80u              /* header flag: the payload is a struct nccl_announcement */
-#define NCCL_ENROLLED_ID (1ull << 63)       /* with the id of a message: both ends are registered */
-#define NCCL_CONTROL     UINT32_MAX         /* channel: no rank sends to itself */
-#define NCCL_MAX_IDS     64u                /* messages of one direction in a launch */
-#define NCCL_MAX_GPUS    16u                /* of a node */
-#define NCCL_MAX_NODES   512u               /* of a communicator; one with more goes by UCX alone */
+#define NCCL_SMALL_BYTES  ((size_t)16 << 10) /* of host memory: goes by UCX */
+#define NCCL_ANNOUNCED    0x80u              /* header flag: the payload is a struct nccl_announcement */
+#define NCCL_ENROLLED_ID  (1ull << 63)       /* with the id of a message: both ends are registered */
+#define NCCL_CONTROL      UINT32_MAX         /* channel: no rank sends to itself */
+#define NCCL_MAX_IDS      64u                /* messages of one direction in a launch */
+#define NCCL_MAX_GPUS     16u                /* of a node */
+#define NCCL_MAX_NODES    512u               /* of a communicator; one with more goes by UCX alone */
+#define NCCL_MAX_CHILDREN NCCL_MAX_GPUS      /* of a split, on a node */
 _Static_assert(4 * NCCL_MAX_IDS <= NCCL_MAX_OPS, "both directions, two pieces each");
 
 struct nccl_announcement {
@@ -46,6 +47,18 @@ enum nccl_kind {
     NCCL_CALL_PROPOSAL, /* to node 0 */
     NCCL_FINAL_CALL,    /* node 0 to all: the place in the order */
     NCCL_NO_CALL,       /* to who called: by messages */
+    /* nccl_split.c */
+    NCCL_SAY_SPLIT,      /* to node 0: all ranks here have come to it: what new communicators are made of it here */
+    NCCL_PROPOSE_SPLIT,  /* node 0 to all: all can; what is your proposal? */
+    NCCL_SPLIT_PROPOSAL, /* to node 0 */
+    NCCL_FINAL_SPLIT,    /* node 0 to all: the place in the order */
+    NCCL_NO_SPLIT,       /* node 0 to all: each new communicator is made by itself */
+};
+
+/* A communicator that comes of a split, as a node has it. */
+struct nccl_child {
+    uint64_t key;
+    uint32_t here, nranks; /* ranks of it here, and all */
 };
 
 struct nccl_control {
@@ -53,10 +66,11 @@ struct nccl_control {
     uint64_t time;
     uint32_t gpu, peer_gpu; /* ready and final: of who tells and who is told. Proposal: how many there are, and
                              * whether whole collectives are wanted. Final_init: whether they are. Call: whether it can.
-                             * Final_call: all reports */
+                             * Final_call: all reports. Of a split: whether it can; its number */
     union {
-        uint64_t ids[NCCL_MAX_IDS];
-        uint8_t gpus[NCCL_MAX_NODES]; /* of a final_init, by node */
+        uint64_t ids[NCCL_MAX_IDS];                    /* of messages */
+        struct nccl_child children[NCCL_MAX_CHILDREN]; /* of a say_split */
+        uint8_t gpus[NCCL_MAX_NODES];                  /* of a final_init, by node */
         struct nccl_unique unique;
         struct fabric_header call; /* of a call; of a no, its seq */
     };
@@ -102,14 +116,15 @@ struct nccl_letter {
 };
 
 /* A place in the order of launches: the making of a communicator, messages between a GPU here and one of another node,
- * or a collective. Ordered by time, then communicator, initiator, partner: the same on all nodes that take part. */
+ * a collective, or a split. Ordered by time, then communicator, initiator, partner: the same on all nodes that take
+ * part. */
 struct nccl_entry {
     struct nccl_entry *next;
     struct nccl_comm *comm;
     uint64_t time;
     uint32_t initiator, partner;
     bool final;
-    bool is_init, is_call; /* of all GPUs of the communicator */
+    bool is_init, is_call, is_split; /* of all GPUs of the communicator */
     unsigned nsends, nrecvs;
     struct nccl_send *sends[NCCL_MAX_IDS];
     struct nccl_recv *recvs[NCCL_MAX_IDS];
@@ -133,6 +148,24 @@ struct nccl_peer {
     bool proposed, left;
     bool called, can, placed;  /* a collective that is not decided: it told us, it can, node 0 has its proposal */
     struct fabric_header call; /* what it told */
+    bool said, split_can, split_placed; /* likewise of a split */
+    uint32_t split, nchildren;          /* its number */
+    struct nccl_child children[NCCL_MAX_CHILDREN];
+};
+
+/* A split of a communicator. */
+struct nccl_split {
+    struct fabric_split *user; /* NULL: none is under way */
+    bool can;                  /* this node */
+    uint32_t nplaced;          /* node 0: proposals heard, and the latest */
+    uint64_t latest;
+    struct nccl_entry *place; /* until it is launched */
+    bool launched;            /* and */
+    unsigned pending;         /* GPUs that have not answered */
+    uint32_t nchildren;       /* distinct ones here */
+    struct nccl_child children[NCCL_MAX_CHILDREN];
+    uint64_t keys[NCCL_MAX_GPUS]; /* by GPU of the communicator: of the child; 0: none */
+    struct nccl_branch branches[NCCL_MAX_GPUS];
 };
 
 struct nccl_comm {
@@ -143,8 +176,11 @@ struct nccl_comm {
     uint32_t ngpus, gpus[NCCL_MAX_GPUS]; /* of this node: as CUDA numbers them. Where each rank has its own: in their
                                           * order, else ascending */
     bool native;       /* whole collectives: wanted, here and where that was heard of; once ordered: agreed */
-    uint32_t *members; /* ranks of node 0, of node 1...: then they are NCCL's. NULL: not told */
+    bool own;          /* each rank here has a GPU of its own; GPUs are in their order */
+    uint32_t *members; /* ranks of node 0, of node 1... NULL: not told */
+    bool by_rank;      /* once ordered: they are NCCL's */
     uint32_t nranks;
+    bool held;             /* it comes of a split, which is not decided */
     bool ordered;          /* its making was handed to the launching sides: messages may follow */
     bool plain;            /* or it has no NCCL */
     bool over;             /* failed, aborted or forgotten */
@@ -163,6 +199,7 @@ struct nccl_comm {
     struct nccl_entry *place;        /* of it, until it is launched */
     uint32_t by_messages;            /* the latest collective that went so, or goes */
     bool any_by_messages;
+    struct nccl_split split;
     struct nccl_unique unique;
     const char *why; /* a GPU of this node failed it; or NULL */
     struct nccl_peer peers[];
@@ -186,6 +223,7 @@ struct fabric {
     struct nccl_recv *all_recvs, *spare_recvs, *ended_recvs, **ended_recvs_tail;
     struct nccl_letter *all_letters, *spare_letters;
     struct fabric_collective *ended_collectives, **ended_collectives_tail;
+    struct fabric_split *ended_splits, **ended_splits_tail;
     uint64_t sent_bytes, received_bytes;
 };
 
@@ -226,6 +264,8 @@ void nccl_comm_tell(struct nccl_comm *comm, uint32_t node, const struct nccl_con
 void nccl_comm_answer(struct fabric *f, const struct nccl_answer *answer);
 void nccl_comm_look(struct nccl_comm *comm); /* whether its GPUs work: nccl_order_looked follows */
 void nccl_comm_make(struct nccl_comm *comm); /* on all its GPUs */
+/* Asks the launching side of one of its GPUs; the answer counts as a user. False: it is not there, or no memory. */
+ZIPCCL_MUST_CHECK bool nccl_comm_ask(struct nccl_comm *comm, uint32_t gpu, struct nccl_command *command);
 void nccl_comm_free_all(struct fabric *f);
 
 /* nccl_order.c */
@@ -235,9 +275,10 @@ bool nccl_order_heard(struct nccl_peer *peer, const struct nccl_control *c); /* 
 void nccl_order_matched(struct nccl_comm *comm, struct nccl_recv *recv, uint32_t node);
 void nccl_order_drop(struct nccl_comm *comm); /* its entries */
 void nccl_order_run(struct fabric *f);        /* launches what is next */
-/* A place of all GPUs of all its nodes, for a collective. NULL, with the communicator ended: no memory. */
-struct nccl_entry *nccl_order_propose(struct nccl_comm *comm);
+/* A place of all GPUs of all its nodes, for a collective, or a split. NULL, with the communicator ended: no memory. */
+struct nccl_entry *nccl_order_propose(struct nccl_comm *comm, bool is_split);
 void nccl_order_settle(struct nccl_entry *entry, uint64_t time); /* it is agreed */
+void nccl_order_begun(struct nccl_comm *comm);                   /* its making is with the launching sides */
 
 /* nccl_native.c; of the seam: */
 void nccl_native(struct fabric *f, struct fabric_collective *user);
@@ -249,5 +290,14 @@ bool nccl_native_heard(struct nccl_peer *peer, const struct nccl_control *c);
 void nccl_native_drop(struct nccl_comm *comm); /* it is over */
 void nccl_native_launch(struct fabric *f, struct nccl_entry *entry);
 void nccl_native_answered(struct fabric *f, struct nccl_entry *entry, const struct nccl_answer *answer);
+
+/* nccl_split.c; of the seam: */
+void nccl_split(struct fabric *f, struct fabric_split *user);
+void nccl_split_tell(struct fabric *f); /* those that ended */
+/* and the others': */
+bool nccl_split_heard(struct nccl_peer *peer, const struct nccl_control *c);
+void nccl_split_drop(struct nccl_comm *comm); /* it is over */
+void nccl_split_launch(struct fabric *f, struct nccl_entry *entry);
+void nccl_split_answered(struct nccl_comm *comm, const struct nccl_answer *answer);
 
 #endif

@@ -69,6 +69,7 @@ static size_t control_bytes(const struct nccl_control *control) {
     bool call = control->kind == NCCL_CALL || control->kind == NCCL_NO_CALL;
     size_t tail = control->kind == NCCL_PROPOSE_INIT ? sizeof(control->unique)
                   : control->kind == NCCL_FINAL_INIT ? control->n
+                  : control->kind == NCCL_SAY_SPLIT  ? control->n * sizeof(control->children[0])
                   : call                             ? sizeof(control->call)
                                                      : control->n * sizeof(control->ids[0]);
     return offsetof(struct nccl_control, ids) + tail;
@@ -122,8 +123,10 @@ static void listen_to(struct nccl_peer *peer) {
 static bool is_sound(const struct nccl_peer *peer, size_t bytes) {
     const struct nccl_control *c = &peer->heard;
     return bytes >= offsetof(struct nccl_control, ids) &&
-           c->n <= (c->kind == NCCL_FINAL_INIT ? NCCL_MAX_NODES : NCCL_MAX_IDS) && bytes == control_bytes(c) &&
-           c->time < UINT64_MAX / 2;
+           c->n <= (c->kind == NCCL_FINAL_INIT  ? NCCL_MAX_NODES
+                    : c->kind == NCCL_SAY_SPLIT ? NCCL_MAX_CHILDREN
+                                                : NCCL_MAX_IDS) &&
+           bytes == control_bytes(c) && c->time < UINT64_MAX / 2;
 }
 
 static void heard(struct fabric_recv *recv, zipcclResult_t result) {
@@ -147,24 +150,27 @@ static void heard(struct fabric_recv *recv, zipcclResult_t result) {
 
 /* ---- its GPUs ---- */
 
-/* Asks the launching side of one of its GPUs; the answer counts as a user. False: it is not there, or no memory. */
-static bool ask(struct nccl_comm *comm, uint32_t gpu, enum nccl_what what) {
+bool nccl_comm_ask(struct nccl_comm *comm, uint32_t gpu, struct nccl_command *command) {
     const struct nccl_gpus *gpus = &comm->fabric->gpus;
     struct nccl_launcher **l = &comm->fabric->launchers[comm->gpus[gpu]];
-    struct nccl_command command;
     if (!*l)
         *l = gpus->ops->launcher(gpus->owner, comm->gpus[gpu], comm->fabric->wake);
-    command.comm = comm->id;
-    command.id = gpu;
-    command.what = what;
-    command.nops = 0;
-    command.rank = nccl_comm_rank(comm, comm->node, gpu);
-    command.nranks = comm->peers[comm->nnodes - 1].first + comm->peers[comm->nnodes - 1].ngpus;
-    command.unique = comm->unique;
-    if (!*l || !gpus->ops->ask(*l, &command))
+    command->comm = comm->id;
+    command->id = gpu;
+    command->nops = 0;
+    if (!*l || !gpus->ops->ask(*l, command))
         return false;
     comm->users++;
     return true;
+}
+
+static bool ask(struct nccl_comm *comm, uint32_t gpu, enum nccl_what what) {
+    struct nccl_command command;
+    command.what = what;
+    command.rank = nccl_comm_rank(comm, comm->node, gpu);
+    command.nranks = comm->peers[comm->nnodes - 1].first + comm->peers[comm->nnodes - 1].ngpus;
+    command.unique = comm->unique;
+    return nccl_comm_ask(comm, gpu, &command);
 }
 
 void nccl_comm_look(struct nccl_comm *comm) {
@@ -208,6 +214,9 @@ static void answered(struct nccl_comm *comm, const struct nccl_answer *answer) {
         if (answer->result)
             nccl_comm_fail(comm, answer);
         break;
+    case NCCL_SPLIT:
+        nccl_split_answered(comm, answer);
+        break;
     case NCCL_REVOKE:
         if (--comm->revokes == 0)
             ask_all(comm, NCCL_ABORT);
@@ -235,10 +244,11 @@ void nccl_comm_answer(struct fabric *f, const struct nccl_answer *answer) {
 
 uint32_t nccl_comm_rank(const struct nccl_comm *comm, uint32_t node, uint32_t gpu) {
     uint32_t at = comm->peers[node].first + gpu;
-    return comm->native && comm->ordered ? comm->members[at] : at;
+    return comm->by_rank && comm->ordered ? comm->members[at] : at;
 }
 
-/* The ranks by node, and this node's GPUs in their order where each has its own. False: no memory. */
+/* The ranks by node, as if each had a GPU of its own; this node's GPUs in their order where each has. False: no
+ * memory. */
 static bool set_members(struct nccl_comm *comm, const struct fabric_join *join) {
     uint32_t used = 0, nlocal = 0, n = join->nnodes;
     bool own = true;
@@ -254,6 +264,10 @@ static bool set_members(struct nccl_comm *comm, const struct fabric_join *join) 
     }
     for (uint32_t i = 1; i < n; i++)
         at[i + 1] += at[i];
+    for (uint32_t i = 0; i < n; i++) {
+        comm->peers[i].first = at[i];
+        comm->peers[i].ngpus = at[i + 1] - at[i];
+    }
     for (uint32_t r = 0; r < join->nranks; r++)
         comm->members[at[join->rank_node[r]]++] = r;
     free(at);
@@ -262,8 +276,9 @@ static bool set_members(struct nccl_comm *comm, const struct fabric_join *join) 
         own = own && gpu < NCCL_MAX_GPUS && !(used >> gpu & 1);
         used |= gpu < NCCL_MAX_GPUS ? 1u << gpu : 0;
     }
-    comm->native = own && nlocal == comm->ngpus;
-    for (uint32_t i = 0; comm->native && i < nlocal; i++)
+    comm->own = own && nlocal == comm->ngpus;
+    comm->native = join->native && comm->own;
+    for (uint32_t i = 0; comm->own && i < nlocal; i++)
         comm->gpus[i] = join->rank_gpus[i];
     return true;
 }
@@ -285,7 +300,8 @@ zipcclResult_t nccl_comm_join(struct fabric *f, const struct fabric_join *join) 
             comm->gpus[comm->ngpus++] = i;
     }
     comm->nranks = join->nranks;
-    if (join->native && !set_members(comm, join)) {
+    comm->held = join->split;
+    if (join->rank_gpus && !set_members(comm, join)) {
         free(comm->members);
         free(comm);
         return zipcclOutOfMemory;
@@ -294,12 +310,14 @@ zipcclResult_t nccl_comm_join(struct fabric *f, const struct fabric_join *join) 
     f->comms = comm;
     for (uint32_t i = 0; i < nnodes; i++) {
         struct nccl_peer *peer = &comm->peers[i];
-        *peer = (struct nccl_peer){.comm = comm, .endpoint = join->peers[i], .node = i};
+        peer->comm = comm;
+        peer->endpoint = join->peers[i];
+        peer->node = i;
         peer->matched_tail = &peer->matched;
         if (i != comm->node)
             listen_to(peer);
     }
-    if (comm->node == 0)
+    if (comm->node == 0 && !comm->held)
         nccl_comm_look(comm);
     return zipcclSuccess;
 }
@@ -330,6 +348,7 @@ static void end_messages(struct nccl_comm *comm) {
         peer->matched_tail = &peer->matched;
     }
     nccl_native_drop(comm);
+    nccl_split_drop(comm);
 }
 
 static void tell_others(struct nccl_comm *comm, const struct nccl_control *control) {

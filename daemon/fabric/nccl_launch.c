@@ -3,9 +3,10 @@
  * What a GPU's launching side does with NCCL, on one stream, in the order that it is told.
  *
  * Communicators do not block, so each call is asked for its end. A communicator is made when nothing is on the stream,
- * for it may synchronise the device. A revocation and an abort do not wait their turn: what is ahead of them may be
- * what they end. The loop has a communicator revoked on all GPUs (where this NCCL can) before it has it aborted on the
- * first: freeing it may wait for the device, and so for kernels that wait for another GPU's.
+ * for it may synchronise the device; so it is by a split, which NCCL wants to be alone with the parent. A revocation
+ * and an abort do not wait their turn: what is ahead of them may be what they end. The loop has a communicator revoked
+ * on all GPUs (where this NCCL can) before it has it aborted on the first: freeing it may wait for the device, and so
+ * for kernels that wait for another GPU's.
  */
 #include "daemon/fabric/nccl_launcher.h"
 
@@ -13,42 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-_Static_assert(sizeof(ncclUniqueId) == sizeof(struct nccl_unique), "size of an id");
-
-#define LEAVE_NS 2000000000u
-#define GRACE_NS 500000000u
 #define PAUSE_NS 20000
-
-static bool is_bad(ncclResult_t result) {
-    return result != ncclSuccess && result != ncclInProgress;
-}
-
-static zipcclResult_t result_of(ncclResult_t result) {
-    switch (result) {
-    case ncclSuccess:
-    case ncclInProgress:
-        return zipcclSuccess;
-    case ncclRemoteError:
-        return zipcclRemoteError;
-    case ncclInternalError:
-        return zipcclInternalError;
-    default:
-        return zipcclSystemError;
-    }
-}
-
-static struct nccl_made *find(const struct nccl_launcher *l, uint64_t id) {
-    struct nccl_made *comm = l->comms;
-    while (comm && comm->id != id)
-        comm = comm->next;
-    return comm;
-}
-
-/* What NCCL says of a communicator: whether it is still busy with the last call, whether it failed. */
-static ncclResult_t ask_state(const struct nccl_launcher *l, const struct nccl_made *comm) {
-    ncclResult_t state = ncclSuccess, result = l->library->ncclCommGetAsyncError(comm->handle, &state);
-    return is_bad(result) ? result : state;
-}
 
 /* The loop is told, and has it aborted. */
 static void note_failure(struct nccl_launcher *l, struct nccl_made *comm, zipcclResult_t result) {
@@ -65,8 +31,8 @@ static void note_failure(struct nccl_launcher *l, struct nccl_made *comm, zipccl
 static void hear_failure(struct nccl_launcher *l, struct nccl_made *comm, ncclResult_t state) {
     if (state == ncclRemoteError && comm->failed_at == 0)
         comm->failed_at = nccl_now_ns();
-    else if (state != ncclRemoteError || nccl_now_ns() - comm->failed_at > GRACE_NS)
-        note_failure(l, comm, result_of(state));
+    else if (state != ncclRemoteError || nccl_now_ns() - comm->failed_at > NCCL_GRACE_NS)
+        note_failure(l, comm, nccl_result_of(state));
 }
 
 /* It is given time. */
@@ -102,140 +68,6 @@ static zipcclResult_t look(struct nccl_launcher *l) {
     return l->stream ? zipcclUnhandledDeviceError : zipcclSystemError;
 }
 
-/* ---- the life of a communicator ---- */
-
-static bool add_comm(struct nccl_launcher *l, const struct nccl_command *command) {
-    struct nccl_made *comm = calloc(1, sizeof(*comm));
-    struct nccl_command none = {.comm = command->comm, .what = NCCL_FAILED};
-    struct nccl_task *failure = comm ? nccl_task_new(&none) : NULL;
-    if (!failure) {
-        free(comm);
-        return false;
-    }
-    comm->id = command->comm;
-    comm->failure = failure;
-    comm->next = l->comms;
-    l->comms = comm;
-    return true;
-}
-
-/* What it launched may still be on the stream. */
-static void free_comm(struct nccl_launcher *l, struct nccl_made *comm) {
-    struct nccl_made **p = &l->comms;
-    while (*p != comm)
-        p = &(*p)->next;
-    *p = comm->next;
-    struct nccl_task *const lists[] = {l->flying.head, l->in_doubt.head};
-    for (unsigned i = 0; i < 2; i++) {
-        for (struct nccl_task *task = lists[i]; task; task = task->next)
-            task->comm = task->comm == comm ? NULL : task->comm;
-    }
-    free(comm->failure);
-    free((void *)comm->registered);
-    free(comm);
-}
-
-/* Memory that NCCL may use without copies of its own. It wants the last call of the communicator to be over, which the
- * order of records sees to. */
-static zipcclResult_t enroll(struct nccl_launcher *l, const struct nccl_command *command) {
-    struct nccl_made *comm = find(l, command->comm);
-    void *handle = NULL;
-    if (!comm || comm->broken || !comm->made || !comm->failure)
-        return zipcclAborted;
-    if (!l->library->ncclCommRegister || !l->library->ncclCommDeregister)
-        return zipcclInvalidUsage;
-    void **grown = realloc((void *)comm->registered, (comm->nregistered + 1) * sizeof(*grown));
-    if (!grown)
-        return zipcclOutOfMemory;
-    comm->registered = grown;
-    /* Without an error and without a handle: it is set up to register nothing. */
-    if (l->library->ncclCommRegister(comm->handle, (void *)(uintptr_t)command->ops[0].address, command->ops[0].bytes,
-                                     &handle) != ncclSuccess ||
-        !handle)
-        return zipcclInvalidUsage;
-    comm->registered[comm->nregistered++] = handle;
-    return zipcclSuccess;
-}
-
-/* Before it is finalized. One that is aborted drops them itself. */
-static void strike_out(struct nccl_launcher *l, struct nccl_made *comm) {
-    while (comm->nregistered > 0)
-        (void)l->library->ncclCommDeregister(comm->handle, comm->registered[--comm->nregistered]);
-}
-
-static void revoke(struct nccl_launcher *l, struct nccl_made *comm) {
-    comm->broken = true;
-    if (comm->handle && l->library->ncclCommRevoke)
-        (void)l->library->ncclCommRevoke(comm->handle, NCCL_REVOKE_DEFAULT);
-}
-
-static void abort_comm(struct nccl_launcher *l, struct nccl_made *comm) {
-    comm->broken = true;
-    if (comm->handle)
-        (void)l->library->ncclCommAbort(comm->handle);
-    free_comm(l, comm);
-}
-
-/* One that nothing happened to is finalized, with its other ranks, and destroyed. */
-static void begin_to_leave(struct nccl_launcher *l, struct nccl_made *comm) {
-    bool good = comm->made && comm->failure && ask_state(l, comm) == ncclSuccess;
-    if (good) {
-        strike_out(l, comm);
-        good = !is_bad(l->library->ncclCommFinalize(comm->handle));
-    }
-    comm->broken = true;
-    comm->leave_by = good ? nccl_now_ns() + LEAVE_NS : 0;
-}
-
-static bool leave(struct nccl_launcher *l) {
-    struct nccl_task *task = l->leaving.head;
-    struct nccl_made *comm = task ? find(l, task->command.comm) : NULL;
-    ncclResult_t state = ncclInternalError;
-    if (!task)
-        return false;
-    if (comm && comm->leave_by)
-        state = ask_state(l, comm);
-    if (state == ncclInProgress && nccl_now_ns() < comm->leave_by)
-        return false;
-    (void)nccl_tasks_pop(&l->leaving);
-    if (comm && comm->handle && state == ncclSuccess) {
-        (void)l->library->ncclCommDestroy(comm->handle);
-        comm->handle = NULL;
-    }
-    if (comm)
-        abort_comm(l, comm);
-    nccl_task_answer(l, task, zipcclSuccess);
-    return true;
-}
-
-/* True: it is over; *result, which was zipcclAborted, is set where it was not aborted. */
-static bool make(struct nccl_launcher *l, const struct nccl_command *command, zipcclResult_t *result) {
-    struct nccl_made *comm = find(l, command->comm);
-    ncclResult_t state = ncclSuccess;
-    if (!comm || comm->broken)
-        return true;
-    if (!l->begun) {
-        if (l->flying.head)
-            return false;
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.blocking = 0;
-        if (l->library->version < NCCL_VERSION_CODE)
-            config.version = (unsigned)l->library->version;
-        ncclUniqueId unique;
-        memcpy(&unique, &command->unique, sizeof(unique));
-        state = l->library->ncclCommInitRankConfig(&comm->handle, (int)command->nranks, unique, (int)command->rank,
-                                                   &config);
-        l->begun = true;
-    }
-    if (!is_bad(state) && comm->handle)
-        state = ask_state(l, comm);
-    if (state == ncclInProgress)
-        return false;
-    comm->made = state == ncclSuccess && comm->handle;
-    *result = comm->made ? zipcclSuccess : is_bad(state) ? result_of(state) : zipcclInternalError;
-    return true;
-}
-
 /* ---- launches ---- */
 
 static ncclResult_t launch_op(struct nccl_launcher *l, const struct nccl_op *op, ncclComm_t handle) {
@@ -247,12 +79,12 @@ static ncclResult_t launch_op(struct nccl_launcher *l, const struct nccl_op *op,
 
 static ncclResult_t launch_group(struct nccl_launcher *l, const struct nccl_command *command, ncclComm_t handle) {
     ncclResult_t result = l->library->ncclGroupStart();
-    if (is_bad(result))
+    if (nccl_is_bad(result))
         return result;
-    for (unsigned i = 0; i < command->nops && !is_bad(result); i++)
+    for (unsigned i = 0; i < command->nops && !nccl_is_bad(result); i++)
         result = launch_op(l, &command->ops[i], handle);
     ncclResult_t end = l->library->ncclGroupEnd();
-    return is_bad(result) ? result : end;
+    return nccl_is_bad(result) ? result : end;
 }
 
 /* zipccl's numbers of dtypes and reductions are NCCL's; FP8 reductions, which not all GPUs have, do not come here. */
@@ -316,7 +148,7 @@ static cudaError_t state_of(const struct nccl_launcher *l, const struct nccl_tas
 
 /* True: it is in the air, or cannot be: then *flies is false. The task is the head of those that wait. */
 static bool launch(struct nccl_launcher *l, struct nccl_task *task, bool *flies) {
-    struct nccl_made *comm = find(l, task->command.comm);
+    struct nccl_made *comm = nccl_made_find(l, task->command.comm);
     ncclResult_t state = ncclSuccess;
     if (!l->begun && (!comm || comm->broken || !comm->made))
         return true;
@@ -326,11 +158,11 @@ static bool launch(struct nccl_launcher *l, struct nccl_task *task, bool *flies)
         l->begun = true;
     }
     /* A communicator that was aborted meanwhile may have something on the stream all the same. */
-    if (!is_bad(state) && comm && !comm->broken)
-        state = ask_state(l, comm);
+    if (!nccl_is_bad(state) && comm && !comm->broken)
+        state = nccl_made_state(l, comm);
     if (state == ncclInProgress && comm && !comm->broken)
         return false;
-    if (comm && is_bad(state))
+    if (comm && nccl_is_bad(state))
         hear_failure(l, comm, state);
     *flies = true;
     return true;
@@ -339,21 +171,23 @@ static bool launch(struct nccl_launcher *l, struct nccl_task *task, bool *flies)
 static bool run_waiting(struct nccl_launcher *l) {
     struct nccl_task *task = l->waiting.head;
     zipcclResult_t result = zipcclAborted;
-    bool over, flies = false;
+    bool over = true, flies = false;
     if (!task)
         return false;
-    if (task->command.what == NCCL_ENROLL) {
-        over = true;
-        result = enroll(l, &task->command);
-    } else {
-        over = task->command.what == NCCL_MAKE ? make(l, &task->command, &result) : launch(l, task, &flies);
-    }
+    if (task->command.what == NCCL_ENROLL)
+        result = nccl_made_enroll(l, &task->command);
+    else if (task->command.what == NCCL_MAKE)
+        over = nccl_made_make(l, &task->command, &result);
+    else if (task->command.what == NCCL_SPLIT)
+        over = nccl_made_split(l, &task->command, &result);
+    else
+        over = launch(l, task, &flies);
     if (!over)
         return false;
     l->begun = false;
     (void)nccl_tasks_pop(&l->waiting);
     if (flies)
-        fly(l, task, find(l, task->command.comm));
+        fly(l, task, nccl_made_find(l, task->command.comm));
     else
         nccl_task_answer(l, task, result);
     return true;
@@ -362,8 +196,8 @@ static bool run_waiting(struct nccl_launcher *l) {
 static void look_for_failures(struct nccl_launcher *l) {
     for (struct nccl_task *task = l->flying.head; task; task = task->next) {
         struct nccl_made *comm = task->comm;
-        ncclResult_t state = !comm || comm->broken || !comm->failure ? ncclSuccess : ask_state(l, comm);
-        if (is_bad(state))
+        ncclResult_t state = !comm || comm->broken || !comm->failure ? ncclSuccess : nccl_made_state(l, comm);
+        if (nccl_is_bad(state))
             hear_failure(l, comm, state);
     }
 }
@@ -443,14 +277,26 @@ static zipcclResult_t make_id(struct nccl_launcher *l, struct nccl_task *task) {
     ncclUniqueId unique = {0};
     zipcclResult_t result = look(l);
     if (result == zipcclSuccess)
-        result = result_of(l->library->ncclGetUniqueId(&unique));
+        result = nccl_result_of(l->library->ncclGetUniqueId(&unique));
     memcpy(&task->answer.unique, &unique, sizeof(unique));
     return result;
 }
 
+static void take_split(struct nccl_launcher *l, struct nccl_task *task) {
+    const uint64_t id = task->command.branch.comm;
+    struct nccl_made *child = id && !nccl_made_find(l, id) ? nccl_made_add(l, id) : NULL;
+    if (id && !child) {
+        nccl_task_answer(l, task, zipcclSystemError);
+        return;
+    }
+    if (child)
+        child->splitting = true;
+    nccl_tasks_push(&l->waiting, task);
+}
+
 void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task) {
     const struct nccl_command *command = &task->command;
-    struct nccl_made *comm = find(l, command->comm);
+    struct nccl_made *comm = nccl_made_find(l, command->comm);
     switch ((enum nccl_what)command->what) {
     case NCCL_MAKE_ID:
         nccl_task_answer(l, task, make_id(l, task));
@@ -459,10 +305,13 @@ void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task) {
         nccl_task_answer(l, task, look(l));
         return;
     case NCCL_MAKE:
-        if (!l->stream || comm || !add_comm(l, command))
+        if (!l->stream || comm || !nccl_made_add(l, command->comm))
             nccl_task_answer(l, task, zipcclSystemError);
         else
             nccl_tasks_push(&l->waiting, task);
+        return;
+    case NCCL_SPLIT:
+        take_split(l, task);
         return;
     case NCCL_LAUNCH:
     case NCCL_COLLECTIVE:
@@ -474,16 +323,16 @@ void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task) {
         return;
     case NCCL_LEAVE:
         if (comm)
-            begin_to_leave(l, comm);
+            nccl_made_begin_to_leave(l, comm);
         nccl_tasks_push(&l->leaving, task);
         return;
     case NCCL_REVOKE:
         if (comm)
-            revoke(l, comm);
+            nccl_made_revoke(l, comm);
         break;
     case NCCL_ABORT:
         if (comm)
-            abort_comm(l, comm);
+            nccl_made_abort(l, comm);
         break;
     case NCCL_FAILED: /* not asked for */
         break;
@@ -495,7 +344,7 @@ bool nccl_launch_run(struct nccl_launcher *l) {
     bool busy = run_waiting(l);
     busy = land(l) || busy;
     busy = end_copies(l) || busy;
-    return leave(l) || busy;
+    return nccl_made_leave(l) || busy;
 }
 
 bool nccl_launch_is_busy(const struct nccl_launcher *l) {
@@ -508,14 +357,24 @@ static void drop(struct nccl_launcher *l, struct nccl_tasks *tasks) {
 }
 
 void nccl_launch_end(struct nccl_launcher *l) {
+    const struct nccl_command *split = nccl_made_splitting(l);
+    const uint64_t parent = split ? split->comm : 0;
     for (struct nccl_made *comm = l->comms; comm; comm = comm->next)
-        revoke(l, comm);
+        nccl_made_revoke(l, comm);
+    for (struct nccl_made *comm = l->comms, *next; comm; comm = next) {
+        next = comm->next;
+        if (comm->id == parent) /* first: it ends the split */
+            nccl_made_abort(l, comm);
+    }
+    for (struct nccl_made *comm = l->comms; comm; comm = comm->next)
+        comm->splitting = false;
     while (l->comms)
-        abort_comm(l, l->comms);
+        nccl_made_abort(l, l->comms);
     drop(l, &l->leaving);
     drop(l, &l->waiting);
     /* What is in the air ends, for its communicators were aborted: its memory is freed next. */
-    for (uint64_t limit = nccl_now_ns() + LEAVE_NS; (l->flying.head || l->copying.head) && nccl_now_ns() < limit;) {
+    for (uint64_t limit = nccl_now_ns() + NCCL_LEAVE_NS;
+         (l->flying.head || l->copying.head) && nccl_now_ns() < limit;) {
         (void)land(l);
         (void)end_copies(l);
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);

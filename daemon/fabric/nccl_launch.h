@@ -17,6 +17,7 @@
 
 #define NCCL_MAX_OPS      256u /* of a record */
 #define NCCL_UNIQUE_BYTES 128u
+#define NCCL_SPLIT_SINCE  21801 /* version of NCCL */
 
 /* An ncclUniqueId. */
 struct nccl_unique {
@@ -27,6 +28,7 @@ enum nccl_what {
     NCCL_MAKE_ID,    /* a unique id; fails where the GPU has failed */
     NCCL_LOOK,       /* whether the GPU works; zipcclUnhandledDeviceError: it has an error that stays */
     NCCL_MAKE,       /* a communicator: this GPU is its rank `rank` of nranks */
+    NCCL_SPLIT,      /* branch is made of it. All of its GPUs are asked, also those that are in no new one */
     NCCL_LAUNCH,     /* ops, as one group */
     NCCL_COLLECTIVE, /* call: ops are what it reads, a send, and what it writes, a receive; each where there is any */
     NCCL_COPY,       /* op 1, host memory, to op 0 */
@@ -52,6 +54,13 @@ struct nccl_call {
     uint64_t count;                  /* as NCCL counts */
 };
 
+/* A communicator that comes of a split, and this GPU in it. */
+struct nccl_branch {
+    uint64_t comm; /* 0: none */
+    int32_t color; /* the same on all of its GPUs; another one in each other one of the split */
+    int32_t key;   /* ranks are in the order of keys */
+};
+
 struct nccl_command {
     uint64_t comm, id; /* comm 0: of none */
     uint32_t what, nops;
@@ -59,6 +68,7 @@ struct nccl_command {
     union {
         struct nccl_unique unique; /* of NCCL_MAKE */
         struct nccl_call call;     /* of NCCL_COLLECTIVE */
+        struct nccl_branch branch; /* of NCCL_SPLIT */
     };
     struct nccl_op ops[NCCL_MAX_OPS];
 };

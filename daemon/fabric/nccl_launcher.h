@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the launching side of a GPU: its thread and what passes between it and the loop (nccl_launcher.c), what it
- * does with NCCL (nccl_launch.c).
+ * Inside the launching side of a GPU: its thread and what passes between it and the loop (nccl_launcher.c), its
+ * communicators (nccl_made.c), what it launches (nccl_launch.c).
  */
 #ifndef ZIPCCL_DAEMON_FABRIC_NCCL_LAUNCHER_H
 #define ZIPCCL_DAEMON_FABRIC_NCCL_LAUNCHER_H
@@ -31,6 +31,9 @@ struct nccl_made {
     uint64_t id;
     ncclComm_t handle;
     bool made, broken;
+    bool splitting;    /* it comes of a split that is not over: NCCL may write its handle */
+    bool doomed;       /* it is to be aborted then */
+    bool leaves;       /* or to leave */
     void **registered; /* handles */
     unsigned nregistered;
     struct nccl_task *failure;    /* to tell of it; NULL: it is told */
@@ -50,6 +53,7 @@ struct nccl_launcher {
     struct nccl_made *comms;
     struct nccl_tasks waiting; /* in order; the head may have begun */
     bool begun;
+    ncclComm_t nobody; /* what a GPU gets that is in no communicator of a split */
     struct nccl_tasks flying, copying, leaving;
     struct nccl_tasks in_doubt;       /* landed, of communicators of which NCCL says that another node is gone */
     cudaStream_t stream, copy_stream; /* NULL: the GPU gives none */
@@ -88,6 +92,29 @@ void nccl_launcher_streams(struct nccl_launcher *l);
 struct nccl_task *nccl_task_new(const struct nccl_command *command); /* NULL: no memory */
 void nccl_task_answer(struct nccl_launcher *l, struct nccl_task *task, zipcclResult_t result);
 uint64_t nccl_now_ns(void);
+
+#define NCCL_LEAVE_NS 2000000000u /* for one to be finalized */
+#define NCCL_GRACE_NS 500000000u  /* for others to tell why NCCL says that another node is gone */
+
+static inline bool nccl_is_bad(ncclResult_t result) {
+    return result != ncclSuccess && result != ncclInProgress;
+}
+
+/* nccl_made.c, the thread */
+zipcclResult_t nccl_result_of(ncclResult_t result);
+struct nccl_made *nccl_made_find(const struct nccl_launcher *l, uint64_t id); /* NULL: there is none */
+ncclResult_t nccl_made_state(const struct nccl_launcher *l, const struct nccl_made *comm);
+struct nccl_made *nccl_made_add(struct nccl_launcher *l, uint64_t id); /* NULL: no memory */
+/* Steps of the head of those that wait. True: it is over; *result, which was zipcclAborted, is set where it was not
+ * aborted. */
+bool nccl_made_make(struct nccl_launcher *l, const struct nccl_command *command, zipcclResult_t *result);
+bool nccl_made_split(struct nccl_launcher *l, const struct nccl_command *command, zipcclResult_t *result);
+const struct nccl_command *nccl_made_splitting(const struct nccl_launcher *l); /* a split that has begun; or NULL */
+zipcclResult_t nccl_made_enroll(struct nccl_launcher *l, const struct nccl_command *command);
+void nccl_made_revoke(struct nccl_launcher *l, struct nccl_made *comm);
+void nccl_made_abort(struct nccl_launcher *l, struct nccl_made *comm);
+void nccl_made_begin_to_leave(struct nccl_launcher *l, struct nccl_made *comm);
+bool nccl_made_leave(struct nccl_launcher *l); /* true: one has left */
 
 /* nccl_launch.c, the thread */
 void nccl_launch_take(struct nccl_launcher *l, struct nccl_task *task); /* begins it, or puts it where it waits */

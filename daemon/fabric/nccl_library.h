@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include "daemon/fabric/nccl_launch.h"
 #include "zipccl_types.h"
 
 /* The functions of the libraries; those of `LATER` may be missing. */
@@ -32,6 +33,7 @@
     X(ncclResult_t, ncclGroupStart, (void))                                                                            \
     X(ncclResult_t, ncclGroupEnd, (void))
 #define NCCL_LATER(X)                                                                                                  \
+    X(NCCL_SPLIT_SINCE, ncclResult_t, ncclCommSplit, (ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *))             \
     X(21900, ncclResult_t, ncclCommRegister, (ncclComm_t, void *, size_t, void **))                                    \
     X(21900, ncclResult_t, ncclCommDeregister, (ncclComm_t, void *))                                                   \
     X(22807, ncclResult_t, ncclCommRevoke, (ncclComm_t, int))

@@ -116,7 +116,7 @@ static void refuse(struct nccl_comm *comm) {
 /* Node 0: all nodes have called the same, and can. */
 static void ask_for_places(struct nccl_comm *comm) {
     struct nccl_control control = {.kind = NCCL_PROPOSE_CALL};
-    comm->place = nccl_order_propose(comm);
+    comm->place = nccl_order_propose(comm, false);
     if (!comm->place)
         return;
     comm->nplaced = 0;
@@ -229,7 +229,7 @@ static bool heard_propose(struct nccl_peer *peer) {
     struct nccl_control control = {.kind = NCCL_CALL_PROPOSAL};
     if (peer->node != 0 || !comm->asked_told || comm->place || !comm->can)
         return false;
-    comm->place = nccl_order_propose(comm);
+    comm->place = nccl_order_propose(comm, false);
     if (!comm->place)
         return true;
     control.time = comm->place->time;

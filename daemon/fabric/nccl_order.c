@@ -11,14 +11,21 @@
  *
  * Messages: the receiver proposes for all of a sender's messages that have their receives (ready); the sender decides
  * and adds those of the receiver's that have their receives here (final). The making of a communicator, which may
- * synchronise the device, has a place too: its node 0 asks all for proposals. So has a collective (nccl_native.c).
+ * synchronise the device, has a place too: its node 0 asks all for proposals. So have a collective (nccl_native.c) and
+ * a split (nccl_split.c).
  */
 #include "daemon/fabric/nccl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define ALL UINT32_MAX /* partner of a place that all nodes of a communicator have */
+/* Partners of places that all nodes of a communicator have. */
+#define ALL       UINT32_MAX
+#define ALL_SPLIT (UINT32_MAX - 1) /* there may be one of each */
+
+static bool is_of_all(const struct nccl_entry *entry) {
+    return entry->is_init || entry->is_call || entry->is_split;
+}
 
 static bool is_before(const struct nccl_entry *a, const struct nccl_entry *b) {
     if (a->time != b->time)
@@ -104,7 +111,7 @@ static bool take_announced(struct nccl_peer *peer, struct nccl_entry *entry, con
 static struct nccl_entry *find_asked(const struct nccl_peer *peer, uint32_t gpu, uint32_t peer_gpu) {
     const struct nccl_comm *comm = peer->comm;
     struct nccl_entry *e = comm->fabric->order;
-    while (e && (e->comm != comm || e->final || e->is_init || e->is_call || e->peer != peer->node || e->gpu != gpu ||
+    while (e && (e->comm != comm || e->final || is_of_all(e) || e->peer != peer->node || e->gpu != gpu ||
                  e->peer_gpu != peer_gpu))
         e = e->next;
     return e;
@@ -154,6 +161,10 @@ static void begin(struct nccl_comm *comm) {
     comm->ordered = true;
     comm->init = NULL;
     nccl_comm_make(comm);
+    nccl_order_begun(comm);
+}
+
+void nccl_order_begun(struct nccl_comm *comm) {
     nccl_send_held(comm);
     nccl_native_decided(comm);
     for (uint32_t i = 0; i < comm->nnodes; i++)
@@ -164,7 +175,7 @@ static uint32_t gpus_of(const struct nccl_entry *entry) {
     const struct nccl_comm *comm = entry->comm;
     uint32_t gpus = 0;
     for (uint32_t i = 0; i < comm->ngpus; i++)
-        gpus |= entry->is_init || entry->is_call || i == entry->gpu ? 1u << comm->gpus[i] : 0;
+        gpus |= is_of_all(entry) || i == entry->gpu ? 1u << comm->gpus[i] : 0;
     return gpus;
 }
 
@@ -187,6 +198,10 @@ void nccl_order_run(struct fabric *f) {
         struct nccl_comm *comm = entry->comm;
         if (entry->is_call) {
             nccl_native_launch(f, entry);
+            continue;
+        }
+        if (entry->is_split) {
+            nccl_split_launch(f, entry);
             continue;
         }
         if (!entry->is_init) {
@@ -226,11 +241,12 @@ static void become_plain(struct nccl_comm *comm) {
     nccl_native_decided(comm);
 }
 
-struct nccl_entry *nccl_order_propose(struct nccl_comm *comm) {
-    struct nccl_entry *entry = new_entry(comm, ++comm->fabric->clock, 0, ALL);
+struct nccl_entry *nccl_order_propose(struct nccl_comm *comm, bool is_split) {
+    struct nccl_entry *entry = new_entry(comm, ++comm->fabric->clock, 0, is_split ? ALL_SPLIT : ALL);
     if (!entry)
         return NULL;
-    entry->is_call = true;
+    entry->is_split = is_split;
+    entry->is_call = !is_split;
     insert(comm->fabric, entry);
     return entry;
 }
@@ -302,6 +318,7 @@ static bool set_ranks(struct nccl_comm *comm, const uint8_t *gpus) {
         rank += gpus[i];
     }
     comm->native = comm->native && rank == comm->nranks; /* else some have no GPU, or share one */
+    comm->by_rank = comm->native;
     return comm->peers[comm->node].ngpus == comm->ngpus;
 }
 
@@ -412,6 +429,13 @@ bool nccl_order_heard(struct nccl_peer *peer, const struct nccl_control *c) {
     case NCCL_DROP:
         good = heard_drop(peer, c);
         break;
+    case NCCL_SAY_SPLIT:
+    case NCCL_PROPOSE_SPLIT:
+    case NCCL_SPLIT_PROPOSAL:
+    case NCCL_FINAL_SPLIT:
+    case NCCL_NO_SPLIT:
+        good = nccl_split_heard(peer, c);
+        break;
     default:
         good = nccl_native_heard(peer, c);
         break;
@@ -435,5 +459,5 @@ void nccl_order_drop(struct nccl_comm *comm) {
             nccl_recv_end(f, entry->recvs[i], comm->reason);
         free(entry);
     }
-    comm->init = comm->place = NULL;
+    comm->init = comm->place = comm->split.place = NULL;
 }

@@ -174,8 +174,14 @@ static void registered(struct nccl_launcher *l, struct launch *launch, zipcclRes
     put(l, launch);
 }
 
+/* The communicator that a command makes; 0: none. */
+static uint64_t made_by(const struct nccl_command *command) {
+    return command->what == NCCL_MAKE ? command->comm : command->what == NCCL_SPLIT ? command->branch.comm : 0;
+}
+
 static void end_launch(struct nccl_launcher *l, struct launch *launch, zipcclResult_t result, const char *why) {
-    struct launch_comm *c = launch->answer.what == NCCL_MAKE ? *find_comm(l, launch->answer.comm) : NULL;
+    const uint64_t made = made_by(&launch->command);
+    struct launch_comm *c = made ? *find_comm(l, made) : NULL;
     if (launch->answer.what == NCCL_ENROLL) {
         registered(l, launch, result);
         return;
@@ -264,12 +270,14 @@ static bool launches_ask(struct nccl_launcher *l, const struct nccl_command *com
     struct worker *w = l->worker;
     const bool ends = command->what == NCCL_ABORT || command->what == NCCL_LEAVE;
     const bool known = *find_comm(l, command->comm) != NULL;
-    const bool launches = command->what == NCCL_LAUNCH || command->what == NCCL_COLLECTIVE;
+    const bool launches =
+        command->what == NCCL_LAUNCH || command->what == NCCL_COLLECTIVE || command->what == NCCL_SPLIT;
+    const uint64_t made = known || !launches ? made_by(command) : 0;
     struct launch *launch = take(l);
     if (!launch)
         return false;
     launch->answer = (struct nccl_answer){.comm = command->comm, .id = command->id, .what = command->what};
-    if (command->what == NCCL_MAKE && !known && !add_comm(l, command->comm)) {
+    if (made && !*find_comm(l, made) && !add_comm(l, made)) {
         put(l, launch);
         return false;
     }

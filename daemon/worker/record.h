@@ -111,6 +111,7 @@ struct worker_record {
             union {
                 struct nccl_unique unique;
                 struct nccl_call call;
+                struct nccl_branch branch;
             };
         } launch;
         struct nccl_op ops[WORKER_OPS_EACH];

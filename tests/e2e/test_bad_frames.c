@@ -105,10 +105,9 @@ static void case_too_many_descriptors(struct e2e *e) {
 E2E_CASE(too_many_descriptors, 30)
 
 static void case_garbage_messages(struct e2e *e) {
-    static const uint16_t types[] = {
-        WIRE_HELLO, WIRE_COMM_INIT,       WIRE_COMM_DESTROY, WIRE_COMM_ABORT, WIRE_BUFFER_RELEASE,
-        WIRE_STATS, WIRE_BUFFER_REGISTER, WIRE_REQUEST,      WIRE_COMM_EVENT, WIRE_PEER_JOIN,
-        999};
+    static const uint16_t types[] = {WIRE_HELLO,          WIRE_COMM_INIT, WIRE_COMM_DESTROY,    WIRE_COMM_ABORT,
+                                     WIRE_BUFFER_RELEASE, WIRE_STATS,     WIRE_BUFFER_REGISTER, WIRE_REQUEST,
+                                     WIRE_COMM_EVENT,     WIRE_PEER_JOIN, WIRE_COMM_SPLIT,      999};
     uint8_t garbage[300];
     e2e_daemons(e, 1);
     const char *socket = e->daemons[0].socket;

@@ -125,6 +125,13 @@ static void drain(struct ncclComm *comm) {
     pthread_mutex_unlock(&comm->lock);
 }
 
+static bool is_busy(struct ncclComm *comm) {
+    pthread_mutex_lock(&comm->lock);
+    bool busy = comm->served != comm->tickets;
+    pthread_mutex_unlock(&comm->lock);
+    return busy;
+}
+
 static void stop(struct ncclComm *comm, atomic_bool *flag) {
     uint64_t one = 1;
     pthread_mutex_lock(&comm->lock);
@@ -227,7 +234,7 @@ struct place {
 
 /* Exchanges what all said, then the new communicator's ranks meet by themselves. */
 static ncclResult_t split(struct ncclComm *comm) {
-    struct ncclComm *child = comm->child;
+    struct ncclComm *child = atomic_load(&comm->child);
     int n = comm->nranks;
     struct place *places = calloc((size_t)n, sizeof(*places));
     struct transfer *transfers = calloc((size_t)n * 2, sizeof(*transfers));
@@ -261,19 +268,21 @@ static ncclResult_t split(struct ncclComm *comm) {
     }
     result = bootstrap(child);
     int in_progress = ncclInProgress;
-    if (result != ncclSuccess)
-        comm_fail(child, result);
-    else
+    if (result == ncclSuccess)
         atomic_compare_exchange_strong(&child->state, &in_progress, ncclSuccess);
 out:
     free(places);
     free(transfers);
-    comm->child = NULL;
+    if (child && result != ncclSuccess)
+        comm_fail(child, result);
+    if (child) /* not before: NCCL gives it when all is over */
+        __atomic_store_n(comm->newcomm, child, __ATOMIC_RELEASE);
+    atomic_store(&comm->child, NULL);
     return result;
 }
 
 EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config) {
-    need_version("ncclCommSplit", 21800);
+    need_version("ncclCommSplit", 21801);
     ncclResult_t result = COMM_ENTER(comm, "ncclCommSplit");
     if (result != ncclSuccess)
         return result;
@@ -284,21 +293,24 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_
         result = ncclInvalidArgument;
         goto out;
     }
+    if (is_busy(comm))
+        rule_broken("split of an idle parent", "ncclCommSplit with operations under way, rank %d", comm->rank);
     *newcomm = NULL;
+    comm->newcomm = newcomm;
     comm->color = color;
     comm->key = key;
-    comm->child = NULL;
     comm->nsplits++;
     if (color != NCCL_SPLIT_NOCOLOR) {
         snprintf(name, sizeof(name), "%.50s-%d-%d", comm->name, comm->nsplits, color);
-        comm->child = comm_new(comm->nranks, comm->rank, name, config);
+        struct ncclComm *child = comm_new(comm->nranks, comm->rank, name, config);
         result = ncclSystemError;
-        if (!comm->child)
+        if (!child)
             goto out;
         if (!config || config->blocking == NCCL_CONFIG_UNDEF_INT)
-            comm->child->blocking = comm->blocking;
-        atomic_store(&comm->child->state, ncclInProgress);
-        *newcomm = comm->child;
+            child->blocking = comm->blocking;
+        atomic_store(&child->state, ncclInProgress);
+        comm_wait(comm);
+        atomic_store(&comm->child, child);
     }
     result = start(comm, split);
 out:
@@ -368,8 +380,9 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
     if (group_has_ops_of(comm))
         rule_broken("call in a group", "ncclCommAbort of a communicator with operations in the open group");
     stop(comm, &comm->stopped);
-    if (comm->child)
-        stop(comm->child, &comm->child->stopped);
+    struct ncclComm *child = atomic_load(&comm->child);
+    if (child)
+        stop(child, &child->stopped);
     comm_wait(comm);
     drain(comm);
     close_comm(comm, ABORTED);

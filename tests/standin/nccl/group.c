@@ -94,8 +94,8 @@ static void run(void *arg) {
     struct launch *l = *(struct launch **)arg;
     run_launch(l);
     for (unsigned i = 0; i < l->nops; i++) {
-        range_end(l->ops[i].send, l->ops[i].send_bytes);
-        range_end(l->ops[i].recv, l->ops[i].recv_bytes);
+        range_end(l->comm, l->ops[i].send, l->ops[i].send_bytes);
+        range_end(l->comm, l->ops[i].recv, l->ops[i].recv_bytes);
     }
     free_launch(l);
 }
@@ -113,8 +113,8 @@ static ncclResult_t enqueue(struct launch *l) {
         return ncclSystemError;
     for (unsigned i = 0; i < l->nops; i++) {
         const struct op *op = &l->ops[i];
-        range_use(op->send, op->send_bytes);
-        range_use(op->recv, op->recv_bytes);
+        range_use(l->comm, op->send, op->send_bytes);
+        range_use(l->comm, op->recv, op->recv_bytes);
         if (op->send_bytes)
             uses[n++] = (struct standin_use){op->send, op->send_bytes};
         if (op->recv_bytes)

@@ -10,15 +10,16 @@
 struct range {
     struct range *next;
     uintptr_t from, to;
+    const struct ncclComm *comm; /* that uses it */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct range *used, *allocated;
 
-static struct range *add(struct range **list, const void *base, size_t bytes) {
+static struct range *add(struct range **list, const void *base, size_t bytes, const struct ncclComm *comm) {
     struct range *range = malloc(sizeof(*range));
     if (range) {
-        *range = (struct range){*list, (uintptr_t)base, (uintptr_t)base + bytes};
+        *range = (struct range){*list, (uintptr_t)base, (uintptr_t)base + bytes, comm};
         *list = range;
     }
     return range;
@@ -30,17 +31,17 @@ static struct range **find(struct range **list, const void *base) {
     return list;
 }
 
-void range_use(const void *base, size_t bytes) {
+void range_use(const struct ncclComm *comm, const void *base, size_t bytes) {
     pthread_mutex_lock(&lock);
     if (bytes > 0)
-        add(&used, base, bytes);
+        add(&used, base, bytes, comm);
     pthread_mutex_unlock(&lock);
 }
 
-void range_end(const void *base, size_t bytes) {
+void range_end(const struct ncclComm *comm, const void *base, size_t bytes) {
     pthread_mutex_lock(&lock);
     struct range **at = &used;
-    while (*at && ((*at)->from != (uintptr_t)base || (*at)->to != (uintptr_t)base + bytes))
+    while (*at && ((*at)->comm != comm || (*at)->from != (uintptr_t)base || (*at)->to != (uintptr_t)base + bytes))
         at = &(*at)->next;
     struct range *range = *at;
     if (bytes > 0 && range) {
@@ -50,9 +51,10 @@ void range_end(const void *base, size_t bytes) {
     pthread_mutex_unlock(&lock);
 }
 
-static void check_unused(const char *function, uintptr_t from, uintptr_t to) {
+/* comm: by which; NULL: by any. */
+static void check_unused(const char *function, const struct ncclComm *comm, uintptr_t from, uintptr_t to) {
     for (const struct range *r = used; r; r = r->next) {
-        if (r->from < to && from < r->to)
+        if (r->from < to && from < r->to && (!comm || r->comm == comm))
             rule_broken("buffer in use", "%s of memory that a queued operation uses", function);
     }
 }
@@ -67,7 +69,7 @@ EXPORT ncclResult_t ncclMemAlloc(void **ptr, size_t bytes) {
     if (standin_alloc(ptr, bytes, STANDIN_DEVICE) != 0)
         return ncclUnhandledCudaError;
     pthread_mutex_lock(&lock);
-    add(&allocated, *ptr, bytes);
+    add(&allocated, *ptr, bytes, NULL);
     pthread_mutex_unlock(&lock);
     return ncclSuccess;
 }
@@ -80,7 +82,7 @@ EXPORT ncclResult_t ncclMemFree(void *ptr) {
     pthread_mutex_lock(&lock);
     struct range **at = find(&allocated, ptr), *range = *at;
     if (range) {
-        check_unused("ncclMemFree", range->from, range->to);
+        check_unused("ncclMemFree", NULL, range->from, range->to);
         *at = range->next;
     }
     pthread_mutex_unlock(&lock);
@@ -137,7 +139,7 @@ EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
     } else {
         uintptr_t from = (uintptr_t)comm->registered[i].base;
         pthread_mutex_lock(&lock);
-        check_unused("ncclCommDeregister", from, from + comm->registered[i].bytes);
+        check_unused("ncclCommDeregister", comm, from, from + comm->registered[i].bytes);
         pthread_mutex_unlock(&lock);
         struct standin_range range;
         if (!standin_find(comm->registered[i].base, &range))

@@ -85,8 +85,9 @@ struct ncclComm {
     pthread_t helper; /* does work: init, split, finalize */
     bool has_helper;
     ncclResult_t (*work)(struct ncclComm *comm);
-    char error[160];        /* the helper's words */
-    struct ncclComm *child; /* of a split under way */
+    char error[160];                  /* the helper's words */
+    _Atomic(struct ncclComm *) child; /* of a split under way */
+    ncclComm_t *newcomm;              /* where it goes when that is over */
     int color, key;
     pthread_mutex_t lock;
     pthread_cond_t turn;
@@ -164,7 +165,7 @@ void reduce(void *out, const uint8_t *const *in, int n, int first, size_t from, 
 /* memory.c */
 bool is_registered(const struct ncclComm *comm, const void *base, size_t bytes);
 /* What queued operations use, for ncclCommDeregister */
-void range_use(const void *base, size_t bytes);
-void range_end(const void *base, size_t bytes);
+void range_use(const struct ncclComm *comm, const void *base, size_t bytes);
+void range_end(const struct ncclComm *comm, const void *base, size_t bytes);
 
 #endif

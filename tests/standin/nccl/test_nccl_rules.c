@@ -182,6 +182,26 @@ static int one_end(struct rank *r) {
     return stay();
 }
 
+static int not_split(struct rank *r) {
+    ncclComm_t comm = ranks_comm(r, 0), part;
+    int *p = buffer_of(4);
+    if (r->rank)
+        ncclAllReduce(p, p, 1, ncclInt32, ncclSum, comm, r->stream);
+    else
+        ncclCommSplit(comm, 0, 0, &part, NULL);
+    return stay();
+}
+
+static int busy_split(struct rank *r) {
+    ncclComm_t comm = ranks_comm(r, 0), part;
+    int *p = buffer_of(4);
+    if (r->rank)
+        return stay();
+    ncclRecv(p, 1, ncclInt32, 1, comm, r->stream);
+    ncclCommSplit(comm, 0, 0, &part, NULL);
+    return 3;
+}
+
 static int kept_handle(struct rank *r) {
     ncclComm_t comm = ranks_comm(r, 0);
     void *handle = NULL;
@@ -242,6 +262,8 @@ static void test_rules(void **state) {
     expect(2, free_own, "buffer in use");
     expect(2, deregister, "buffer in use");
     expect(2, one_end, "registered at both ends");
+    expect(2, not_split, "order of calls");
+    expect(2, busy_split, "split of an idle parent");
     expect(1, kept_handle, "registered memory");
     expect(1, freed_before, "registered memory");
 }

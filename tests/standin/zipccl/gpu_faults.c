@@ -49,6 +49,18 @@ static zipcclResult_t issue(const struct e2e_rank *r, int i, float *m, zipcclCom
     }
 }
 
+/* Ranks 0 and 2 have a GPU of each node. */
+static zipcclResult_t split(const struct e2e_rank *r, zipcclComm_t comm) {
+    zipcclComm_t child = NULL;
+    zipcclResult_t error = zipcclCommSplit(comm, r->rank == 1 ? ZIPCCL_SPLIT_NOCOLOR : 0, 0, &child);
+    if (error == zipcclSuccess && child)
+        error = zipcclBarrier(child, NULL);
+    (void)(error == zipcclSuccess ? zipcclCommDestroy(child) : zipcclCommAbort(child));
+    return error;
+}
+
+bool gpu_faults_split;
+
 void gpu_faults_rank(struct e2e_rank *r) {
     static const enum gpu_kind kinds[] = {GPU_MALLOC, GPU_VMM, GPU_POOL};
     struct gpu_memory memory[3];
@@ -70,6 +82,8 @@ void gpu_faults_rank(struct e2e_rank *r) {
         return;
     }
     error = zipcclStreamFromCuda(&stream, cuda);
+    if (error == zipcclSuccess && gpu_faults_split)
+        error = split(r, comm);
     if (error == zipcclSuccess)
         E2E_OK(comm, zipcclCommSetCodec(comm, zipcclCodecTier));
     for (int i = 0; i < OPS && error == zipcclSuccess; i++) {

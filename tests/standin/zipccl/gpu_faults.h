@@ -19,6 +19,7 @@ extern unsigned gpu_ncalls;
 /* A rank that runs operations on memory of all kinds until one fails; it reports how, and how long after the call. Any
  * error will do, if it has a text. */
 void gpu_faults_rank(struct e2e_rank *r);
+extern bool gpu_faults_split; /* of jobs to come: first of all they split their communicator */
 /* The daemon of node 0 counts its calls, in count.PID, and fails where it was told to; so does what it forks. */
 void gpu_start_node0(struct e2e *e);
 /* Two daemons on GPUs, that of node 0 started so. */

@@ -357,6 +357,10 @@ static bool handle(struct fake *f, struct fake_conn *c, const struct frame *in) 
         c->comms[c->ncomms].nranks = ((Zipccl__CommInit *)m)->nranks;
         c->comms[c->ncomms++].rank = ((Zipccl__CommInit *)m)->rank;
         init.comm = c->ncomms;
+        if (((Zipccl__CommInit *)m)->parent) {
+            atomic_store(&f->split, ((Zipccl__CommInit *)m)->split);
+            atomic_store(&f->split_joins, true);
+        }
         reply(c, WIRE_COMM_INIT_REPLY, in->id, &init.base);
         break;
     case WIRE_BUFFER_REGISTER:
@@ -371,6 +375,11 @@ static bool handle(struct fake *f, struct fake_conn *c, const struct frame *in) 
         break;
     case WIRE_BUFFER_RELEASE:
         atomic_fetch_add(&f->released, 1);
+        must(frame_conn_send(c->conn, WIRE_OK, in->id, NULL, 0, NULL, 0) == zipcclSuccess);
+        break;
+    case WIRE_COMM_SPLIT:
+        atomic_store(&f->split, ((Zipccl__CommSplit *)m)->split);
+        atomic_store(&f->split_joins, false);
         must(frame_conn_send(c->conn, WIRE_OK, in->id, NULL, 0, NULL, 0) == zipcclSuccess);
         break;
     case WIRE_COMM_ABORT:

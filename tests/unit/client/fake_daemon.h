@@ -30,6 +30,8 @@ struct fake {
     _Atomic int mode;
     atomic_bool release, stop;
     atomic_uint ops, registered, released, left;
+    atomic_uint split; /* the latest one that a rank came to */
+    atomic_bool split_joins;
     struct wire_request last;     /* valid once ops says so */
     uint64_t counts[FAKE_COUNTS]; /* behind it: the first ones */
     unsigned ncounts;

@@ -516,6 +516,11 @@ static void premulsum(void **state) {
     OK(zipcclCommDestroy(other)); /* frees its own */
 }
 
+static void expect_split(struct bench *b, unsigned number, bool joins) {
+    assert_int_equal(atomic_load(&b->f.split), number);
+    assert_int_equal(atomic_load(&b->f.split_joins), joins);
+}
+
 static void split(void **state) {
     struct bench *b = *state;
     zipcclComm_t c = b->c, half = c, none = c;
@@ -527,11 +532,13 @@ static void split(void **state) {
     assert_int_equal(n, N);
     assert_int_equal(rank, RANK);
     assert_int_equal(atomic_load(&b->f.ops), 2);
+    expect_split(b, 1, true);
     OK(zipcclBarrier(half, NULL));
     assert_int_equal(b->f.last.seq, 1);
     OK(zipcclCommDestroy(half));
     OK(zipcclCommSplit(c, ZIPCCL_SPLIT_NOCOLOR, 0, &none));
     assert_null(none);
+    expect_split(b, 2, false);
     FAILS(zipcclCommSplit(c, -2, 0, &none), c, zipcclInvalidArgument, "color -2");
     FAILS(zipcclCommSplit(c, 0, 0, NULL), c, zipcclInvalidArgument, "newcomm is NULL");
     OK(zipcclGroupStart());
@@ -542,7 +549,9 @@ static void split(void **state) {
     FAILS(zipcclCommSplit(c, 0, 0, &none), c, zipcclInvalidArgument, "zipcclCommSplit", "ranks differ");
     assert_null(none);
     atomic_store(&b->f.mode, FAKE_GOOD);
+    expect_split(b, 2, false); /* not all ranks came to it */
     OK(zipcclCommSplit(c, 0, 0, &half));
+    expect_split(b, 3, true);
     OK(zipcclCommDestroy(half));
     OK(zipcclBarrier(c, NULL));
 }
@@ -554,8 +563,10 @@ static void split_without_id(void **state) {
     atomic_store(&b->f.mode, FAKE_NO_ID);
     FAILS(zipcclCommSplit(c, 0, 0, &none), c, zipcclLimitExceeded, "rank 0, which leads color 0", "too many ids");
     assert_null(none);
+    expect_split(b, 1, false);
     atomic_store(&b->f.mode, FAKE_GOOD);
     OK(zipcclCommSplit(c, 0, 0, &none));
+    expect_split(b, 2, true);
     OK(zipcclCommDestroy(none));
     OK(zipcclCommDestroy(c));
 }

@@ -229,12 +229,42 @@ static void test_fails(void **state) {
     close_all();
 }
 
+/* What comes of a split is known by it: it fails with the worker, and is not made where its parent is not known. */
+static void ask_split(uint64_t branch, uint64_t id) {
+    const struct nccl_command command = {.comm = 1, .id = id, .what = NCCL_SPLIT, .branch = {.comm = branch}};
+    assert_true(g_gpus->ask(g_launcher[0], &command));
+}
+
+static void test_split(void **state) {
+    (void)state;
+    open_mode("no-launch");
+    struct device_memory m = import(0);
+    make_comm();
+    ask_split(2, 2);
+    (void)expect(0, NCCL_SPLIT, 1, 2, zipcclSuccess);
+    ask_split(0, 3); /* into none */
+    (void)expect(0, NCCL_SPLIT, 1, 3, zipcclSuccess);
+    assert_int_equal(setenv(FAKE_WORKER, "works", 1), 0); /* the next one */
+    ask_ops(NCCL_LAUNCH, 4, &m, 1, 100);
+    (void)expect(0, NCCL_FAILED, 2, 0, zipcclUnhandledDeviceError);
+    (void)expect(0, NCCL_FAILED, 1, 0, zipcclUnhandledDeviceError);
+    (void)expect(0, NCCL_LAUNCH, 1, 4, zipcclUnhandledDeviceError);
+    ask_split(3, 5);
+    (void)expect(0, NCCL_SPLIT, 1, 5, zipcclAborted);
+    for (uint64_t comm = 1; comm <= 3; comm++) {
+        ask(0, NCCL_ABORT, comm, 5 + comm);
+        (void)expect(0, NCCL_ABORT, comm, 5 + comm, zipcclSuccess);
+    }
+    waited_release(g_device, &m);
+    close_all();
+}
+
 int main(int argc, char **argv) {
     int fd;
     if (argc == 2 && sscanf(argv[1], "--worker=%d", &fd) == 1)
         return fake_worker_run(fd);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_many), cmocka_unit_test(test_memory),
-                                       cmocka_unit_test(test_dies), cmocka_unit_test(test_lies),
-                                       cmocka_unit_test(test_fails)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_many),  cmocka_unit_test(test_memory),
+                                       cmocka_unit_test(test_dies),  cmocka_unit_test(test_lies),
+                                       cmocka_unit_test(test_fails), cmocka_unit_test(test_split)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

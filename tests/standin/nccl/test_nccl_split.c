@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Splits in the NCCL fabric, between processes with two GPUs each, on the stand-ins: what comes of them works, in
+ * whatever order nodes begin splits of two communicators on the same GPUs; nodes that do not want it; communicators
+ * that end before, in the middle and after.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fabric_node.h"
+
+#define GPUS 2u /* of a node */
+
+/* A communicator of these GPUs of each node from..to; its ranks go around the nodes, forwards or backwards. */
+struct group {
+    uint64_t key;
+    int from, to;
+    uint32_t locals; /* a bit for each */
+    bool backwards;
+};
+
+static const struct group one = {1, 0, 2, 3, false}, two = {2, 0, 2, 3, true}, pair = {9, 0, 1, 3, false};
+/* Of one: */
+static const struct group left = {11, 0, 2, 1, true}, right = {12, 0, 2, 2, false};
+/* Of two: */
+static const struct group some = {21, 0, 1, 3, true};
+/* Of some: */
+static const struct group again_left = {31, 0, 1, 1, false}, again_right = {32, 0, 1, 2, true};
+
+static bool has(const struct group *g, int node) {
+    return node >= g->from && node <= g->to;
+}
+
+static void join_group(struct node *node, const struct group *g, bool split) {
+    const int me = node->rank->rank, nnodes = g->to - g->from + 1;
+    uint32_t rank_node[GPUS * MAX], nranks = 0, gpus = 0;
+    uint8_t rank_gpus[GPUS], n = 0;
+    for (unsigned l = 0; l < GPUS; l++) {
+        if (!(g->locals >> l & 1))
+            continue;
+        rank_gpus[n++] = (uint8_t)(GPUS * (unsigned)me + l);
+        gpus |= 1u << (GPUS * (unsigned)me + l);
+        for (int i = 0; i < nnodes; i++)
+            rank_node[nranks++] = (uint32_t)(g->backwards ? nnodes - 1 - i : i);
+    }
+    const struct fabric_join join = {.comm = g->key,
+                                     .node = (uint32_t)(me - g->from),
+                                     .nnodes = (uint32_t)nnodes,
+                                     .gpus = gpus,
+                                     .peers = node->peers + g->from,
+                                     .native = true,
+                                     .split = split,
+                                     .nranks = nranks,
+                                     .rank_node = rank_node,
+                                     .rank_gpus = rank_gpus};
+    CHECK(fabric_nccl.join(node->fabric, &join) == zipcclSuccess);
+}
+
+struct parting {
+    struct fabric_split split;
+    uint64_t children[GPUS];
+    zipcclResult_t result;
+};
+
+static void parted(struct fabric_split *split, zipcclResult_t result) {
+    ((struct parting *)split->arg)->result = result;
+}
+
+/* Joins what this node is in, and splits; a child of NULL: none. */
+static void part(struct node *node, struct parting *p, const struct group *parent, uint32_t number, bool wanted,
+                 const struct group *first, const struct group *second) {
+    const struct group *children[GPUS] = {first, second};
+    *p = (struct parting){.result = PENDING};
+    for (unsigned i = 0; i < GPUS; i++) {
+        if (!children[i] || !has(children[i], node->rank->rank))
+            continue;
+        p->children[i] = children[i]->key;
+        if (i == 0 || children[0] != children[1])
+            join_group(node, children[i], true);
+    }
+    p->split = (struct fabric_split){.comm = parent->key,
+                                     .number = number,
+                                     .wanted = wanted,
+                                     .children = p->children,
+                                     .nchildren = GPUS,
+                                     .done = parted,
+                                     .arg = p};
+    fabric_nccl.split(node->fabric, &p->split);
+}
+
+static bool is_parted(struct node *node, const struct parting *p, double seconds) {
+    for (double end = ranks_now() + seconds; p->result == PENDING && ranks_now() < end;)
+        turn(node, 5);
+    return p->result != PENDING;
+}
+
+/* From and to all others, from one of its GPUs. */
+struct chat {
+    struct message out[MAX], in[MAX];
+};
+
+static void begin_chat(struct node *node, struct chat *chat, const struct group *g, uint32_t tag) {
+    const int me = node->rank->rank;
+    CHECK(cudaSetDevice((int)GPUS * me + (g->locals & 1 ? 0 : 1)) == cudaSuccess);
+    for (int i = g->from; i <= g->to && has(g, me); i++) {
+        if (i == me)
+            continue;
+        allocate(&chat->out[i], DEVICE, 70000);
+        allocate(&chat->in[i], DEVICE, 70000);
+        fill(&chat->out[i], (uint32_t)(me * 8 + i) + tag);
+        start_recv(node, &chat->in[i], g->key, g->from, i, tag);
+        start_send(node, &chat->out[i], g->key, g->from, i, tag);
+    }
+}
+
+static void end_chat(struct node *node, struct chat *chat, const struct group *g, uint32_t tag) {
+    const int me = node->rank->rank;
+    for (int i = g->from; i <= g->to && has(g, me); i++) {
+        if (i == me)
+            continue;
+        CHECK(wait_for(node, &chat->in[i], WAIT) && chat->in[i].result == zipcclSuccess);
+        CHECK(wait_for(node, &chat->out[i], WAIT) && chat->out[i].result == zipcclSuccess);
+        compare(&chat->in[i], (uint32_t)(i * 8 + me) + tag);
+        release(&chat->in[i]);
+        release(&chat->out[i]);
+    }
+}
+
+static void chat(struct node *node, const struct group *g, uint32_t tag) {
+    struct chat c;
+    begin_chat(node, &c, g, tag);
+    end_chat(node, &c, g, tag);
+}
+
+static void open_two(struct node *node, struct rank *rank) {
+    open_node(node, rank);
+    join_group(node, &one, false);
+    join_group(node, &two, false);
+    chat(node, &one, 1);
+    chat(node, &two, 1);
+}
+
+/* Nodes begin the splits of two in different orders, in the middle of messages of both. */
+static int orders(struct rank *rank) {
+    struct node node;
+    struct parting p[2], q;
+    struct chat before[2];
+    const bool turned = rank->rank == 1;
+    open_two(&node, rank);
+    begin_chat(&node, &before[0], turned ? &two : &one, 2);
+    for (int k = 0; k < 2; k++) {
+        if ((k == 0) != turned)
+            part(&node, &p[0], &one, 1, true, &left, &right);
+        else
+            part(&node, &p[1], &two, 1, true, &some, &some);
+        turn(&node, 1);
+    }
+    begin_chat(&node, &before[1], turned ? &one : &two, 2);
+    if (has(&some, rank->rank)) /* before it is decided */
+        chat(&node, &some, 3);
+    chat(&node, &left, 3);
+    chat(&node, &right, 3);
+    end_chat(&node, &before[0], turned ? &two : &one, 2);
+    end_chat(&node, &before[1], turned ? &one : &two, 2);
+    CHECK(is_parted(&node, &p[0], WAIT) && p[0].result == zipcclSuccess && p[0].split.made == 2);
+    CHECK(is_parted(&node, &p[1], WAIT) && p[1].result == zipcclSuccess &&
+          p[1].split.made == (has(&some, rank->rank) ? 1 : 0));
+    /* A split of a split; what it is split from goes first. */
+    if (has(&some, rank->rank)) {
+        part(&node, &q, &some, 1, true, &again_left, &again_right);
+        chat(&node, &again_right, 4);
+        CHECK(is_parted(&node, &q, WAIT) && q.result == zipcclSuccess && q.split.made == 2);
+    }
+    ranks_meet(rank, 1);
+    fabric_nccl.forget(node.fabric, one.key);
+    fabric_nccl.forget(node.fabric, two.key);
+    chat(&node, &left, 5);
+    if (has(&some, rank->rank)) {
+        chat(&node, &some, 5);
+        fabric_nccl.forget(node.fabric, some.key);
+        chat(&node, &again_left, 5);
+        chat(&node, &again_right, 5);
+    }
+    close_node(&node);
+    return 0;
+}
+
+/* One node does not want it; none is in any of the new ones; then it is done. */
+static int unwanted(struct rank *rank) {
+    struct node node;
+    struct parting p;
+    open_two(&node, rank);
+    part(&node, &p, &one, 1, rank->rank != 2, &left, &right);
+    chat(&node, &left, 2);
+    chat(&node, &right, 2);
+    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
+    part(&node, &p, &one, 2, true, NULL, NULL);
+    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
+    part(&node, &p, &one, 3, true, &some, &some);
+    if (has(&some, rank->rank))
+        chat(&node, &some, 2);
+    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess);
+    CHECK(p.split.made == (has(&some, rank->rank) ? 1 : 0));
+    chat(&node, &one, 2);
+    close_node(&node);
+    return 0;
+}
+
+/* The parent ends while a node is missing: what waits fails, others go on. */
+static int parent_ends(struct rank *rank) {
+    struct node node;
+    struct parting p;
+    struct message m;
+    open_two(&node, rank);
+    if (rank->rank < 2) {
+        part(&node, &p, &one, 1, true, &left, &right);
+        CHECK(cudaSetDevice((int)GPUS * rank->rank) == cudaSuccess);
+        allocate(&m, DEVICE, 70000);
+        start_recv(&node, &m, left.key, 0, 1 - rank->rank, 7);
+        CHECK(!is_parted(&node, &p, 0.1) && m.result == PENDING);
+    }
+    ranks_meet(rank, 1);
+    fabric_nccl.abort(node.fabric, one.key);
+    if (rank->rank < 2) {
+        CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclAborted && p.split.made == 0);
+        CHECK(wait_for(&node, &m, WAIT) && m.result != zipcclSuccess);
+        CHECK(fabric_nccl.why(node.fabric, left.key) != NULL);
+        release(&m);
+        fabric_nccl.forget(node.fabric, left.key);
+        fabric_nccl.forget(node.fabric, right.key);
+    }
+    fabric_nccl.forget(node.fabric, one.key);
+    part(&node, &p, &two, 1, true, &some, &some);
+    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess);
+    if (has(&some, rank->rank))
+        chat(&node, &some, 2);
+    chat(&node, &two, 2);
+    close_node(&node);
+    return 0;
+}
+
+/* One of the new ones ends before the last node comes: the split is made, for the other one. */
+static int child_ends(struct rank *rank) {
+    struct node node;
+    struct parting p;
+    open_two(&node, rank);
+    if (rank->rank < 2) {
+        part(&node, &p, &one, 1, true, &left, &right);
+        CHECK(!is_parted(&node, &p, 0.1));
+        fabric_nccl.abort(node.fabric, right.key);
+        if (rank->rank == 1)
+            fabric_nccl.forget(node.fabric, right.key);
+    }
+    ranks_meet(rank, 1);
+    if (rank->rank == 2)
+        part(&node, &p, &one, 1, true, &left, &right);
+    chat(&node, &left, 2);
+    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 2);
+    if (rank->rank == 2)
+        fabric_nccl.abort(node.fabric, right.key);
+    if (rank->rank != 1)
+        fabric_nccl.forget(node.fabric, right.key);
+    chat(&node, &one, 2);
+    chat(&node, &left, 3);
+    close_node(&node);
+    return 0;
+}
+
+/* NCCL fails on a GPU of node 0. As daemons do, all others abort then; others are in the middle of the call. */
+static int failing(struct rank *rank) {
+    struct node node;
+    struct parting p;
+    open_two(&node, rank);
+    part(&node, &p, &one, 1, true, &left, &right);
+    if (rank->rank == 0) {
+        CHECK(is_parted(&node, &p, WAIT) && p.result != zipcclSuccess && p.split.failed < GPUS);
+    } else {
+        (void)is_parted(&node, &p, 0.2);
+    }
+    ranks_meet(rank, 1);
+    fabric_nccl.abort(node.fabric, left.key);
+    fabric_nccl.abort(node.fabric, right.key);
+    fabric_nccl.abort(node.fabric, one.key);
+    CHECK(is_parted(&node, &p, WAIT) && p.result != zipcclSuccess);
+    fabric_nccl.forget(node.fabric, one.key);
+    fabric_nccl.forget(node.fabric, left.key);
+    fabric_nccl.forget(node.fabric, right.key);
+    part(&node, &p, &two, 1, true, &some, &some);
+    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess);
+    if (has(&some, rank->rank))
+        chat(&node, &some, 2);
+    close_node(&node);
+    return 0;
+}
+
+/* What trainers say of a new communicator is not all of it: it is made by itself. */
+static int partial(struct rank *rank) {
+    struct node node;
+    struct parting p;
+    open_node(&node, rank);
+    join_group(&node, &pair, false);
+    chat(&node, &pair, 1);
+    part(&node, &p, &pair, 1, true, &again_left, rank->rank ? NULL : &again_right);
+    if (rank->rank)
+        join_group(&node, &again_right, false);
+    chat(&node, &again_left, 2);
+    chat(&node, &again_right, 2);
+    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
+    close_node(&node);
+    return 0;
+}
+
+/* NCCL has no splits: the call would break a rule. */
+static int older(struct rank *rank) {
+    struct node node;
+    struct parting p;
+    open_node(&node, rank);
+    join_group(&node, &pair, false);
+    part(&node, &p, &pair, 1, true, &again_left, &again_right);
+    chat(&node, &again_left, 2);
+    chat(&node, &again_right, 2);
+    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
+    close_node(&node);
+    return 0;
+}
+
+static void test_orders(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(3, orders, NULL, 0), 0);
+}
+
+static void test_unwanted(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(3, unwanted, NULL, 0), 0);
+    assert_int_equal(ranks_run(2, partial, NULL, 0), 0);
+    setenv("ZIPCCL_STANDIN_NCCL_VERSION", "21705", 1);
+    int end = ranks_run(2, older, NULL, 0);
+    unsetenv("ZIPCCL_STANDIN_NCCL_VERSION");
+    assert_int_equal(end, 0);
+}
+
+static void test_ends(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(3, parent_ends, NULL, 0), 0);
+    assert_int_equal(ranks_run(3, child_ends, NULL, 0), 0);
+}
+
+static void test_failing(void **state) {
+    (void)state;
+    static const char *const plans[] = {"ncclCommSplit:1=1", "ncclCommSplit:2=3"};
+    for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
+        setenv("RANK_0_FAIL", plans[i], 1);
+        int end = ranks_run(3, failing, NULL, 0);
+        unsetenv("RANK_0_FAIL");
+        if (end != 0)
+            fail_msg("%s: end %d", plans[i], end);
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_orders), cmocka_unit_test(test_unwanted),
+                                       cmocka_unit_test(test_ends), cmocka_unit_test(test_failing)};
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
