@@ -14,6 +14,7 @@
 /* Feature bits of the hello; both sides use what both have. */
 #define WIRE_FEATURE_VERIFY (1u << 0)
 #define WIRE_FEATURE_CUDA   (1u << 1) /* memory and streams of GPUs */
+#define WIRE_FEATURE_SPLIT  (1u << 2) /* WIRE_COMM_SPLIT */
 
 /* BufferRegister.kind: what names the memory. */
 enum wire_memory {

@@ -154,7 +154,7 @@ zipcclResult_t connect_open(const char *path, const char *job, int timeout_ms, s
     }
     hello.version_min = WIRE_VERSION_MIN;
     hello.version_max = WIRE_VERSION_MAX;
-    hello.features = WIRE_FEATURE_VERIFY | WIRE_FEATURE_CUDA;
+    hello.features = WIRE_FEATURE_VERIFY | WIRE_FEATURE_CUDA | WIRE_FEATURE_SPLIT;
     hello.job = (char *)(uintptr_t)job;
     hello.program = program_name(program);
     hello.library = ZIPCCL_VERSION_CODE;

@@ -76,7 +76,8 @@ static zipcclResult_t agree(zipcclComm_t comm, struct choice *choices, struct in
     if (r != zipcclSuccess)
         return r;
     (void)pthread_mutex_lock(&client_lock);
-    *from = (struct split){comm->handle, ++comm->splits};
+    if (comm->session->info.features & WIRE_FEATURE_SPLIT)
+        *from = (struct split){comm->handle, ++comm->splits};
     (void)pthread_mutex_unlock(&client_lock);
     if (!joins)
         return zipcclSuccess;

@@ -122,8 +122,8 @@ static bool split_place(const struct comm_split *s, uint32_t local, uint64_t *ch
     const struct split_rank *r = &s->ranks[local];
     *child = 0;
     if (!r->told) {
-        *wanted = false; /* one that has left never tells */
-        return m->session == NULL || m->state != MEMBER_IN;
+        *wanted = false; /* one that has left never tells, nor does an older library */
+        return m->session == NULL || m->state != MEMBER_IN || !(m->session->features & WIRE_FEATURE_SPLIT);
     }
     if (r->key == 0)
         return true;

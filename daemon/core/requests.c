@@ -48,7 +48,8 @@ static bool requests_hello(struct session *s, const struct frame *f, const Zipcc
         }
     }
     snprintf(s->program, sizeof s->program, "%.63s", m->program);
-    s->features = m->features & (WIRE_FEATURE_VERIFY | (d->device_ops->stream_open != NULL ? WIRE_FEATURE_CUDA : 0));
+    s->features = m->features & (WIRE_FEATURE_VERIFY | WIRE_FEATURE_SPLIT |
+                                 (d->device_ops->stream_open != NULL ? WIRE_FEATURE_CUDA : 0));
     s->state = SESSION_OPEN;
     reply.version = m->version_max < WIRE_VERSION_MAX ? m->version_max : WIRE_VERSION_MAX;
     reply.features = s->features;
