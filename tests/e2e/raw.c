@@ -159,6 +159,7 @@ int raw_session(const char *socket_path, const char *job) {
     hello.version_max = WIRE_VERSION_MAX;
     hello.job = (char *)(uintptr_t)job;
     hello.program = "raw";
+    hello.features = WIRE_FEATURE_SPLIT;
     hello.library = ZIPCCL_VERSION_CODE;
     E2E_CHECK(raw_message(fd, WIRE_HELLO, 1, &hello.base, NULL, 0), "hello");
     raw_expect(fd, &f, WIRE_HELLO_REPLY);
