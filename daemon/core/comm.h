@@ -283,6 +283,8 @@ static inline struct comm_pending *comm_unit_request(const struct comm_member *m
 }
 /* What failed: "all-gather #3 failed on node a: why; failed node: b". */
 void comm_op_failed(struct comm *c, const char *what, const struct exec_result *r);
+/* Fails it for an operation that fails here, though its steps are not all over. False: there is none. */
+bool comm_ops_failing(struct comm *c);
 void comm_sample(struct comm *c, const struct comm_pending *p, const struct exec_result *r, zipcclCodec_t codec,
                  uint64_t first_ns, uint64_t last_ns);
 /* Grows an array; false: no memory. */

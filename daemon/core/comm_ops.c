@@ -168,6 +168,18 @@ void comm_op_failed(struct comm *c, const char *what, const struct exec_result *
               node != NULL ? "; failed node: " : "", node != NULL ? node : "");
 }
 
+bool comm_ops_failing(struct comm *c) {
+    const struct exec_result *cause = c->op != NULL ? exec_op_cause(c->op) : NULL;
+    char what[64];
+    for (uint32_t i = 0; cause == NULL && i < c->nmembers; i++)
+        cause = c->members[i]->exchange != NULL ? exec_op_cause(c->members[i]->exchange) : NULL;
+    if (cause == NULL)
+        return false;
+    comm_ops_current(c, what, sizeof what);
+    comm_op_failed(c, what, cause);
+    return true;
+}
+
 /* A part of the unit is done: where it was the last, the unit's requests are answered. In a failed communicator they
  * were, and only the leases are left. */
 void comm_unit_step(struct comm_member *m) {

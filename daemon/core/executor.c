@@ -219,6 +219,11 @@ void exec_op_failf(struct exec_op *op, zipcclResult_t result, int node, const ch
     exec_comm_abort(op->comm);
 }
 
+const struct exec_result *exec_op_cause(const struct exec_op *op) {
+    const zipcclResult_t result = op->failed ? op->result.result : zipcclSuccess;
+    return result == zipcclSuccess || result == zipcclAborted || result == zipcclRemoteError ? NULL : &op->result;
+}
+
 const char *exec_comm_why(const struct exec_comm *comm) {
     const struct executor_config *config = &comm->executor->config;
     const struct fabric_ops *fabric = comm->topology.nnodes > 1 ? config->fabric_ops : NULL;
