@@ -329,6 +329,7 @@ static bool hello(const struct fake *f, struct fake_conn *c, uint32_t id) {
         return false;
     }
     ok.version = atomic_load(&f->mode) == FAKE_VERSION ? 99 : WIRE_VERSION_MAX;
+    ok.features = WIRE_FEATURE_SPLIT;
     ok.node = node;
     ok.max_buffer_bytes = 1u << 30;
     reply(c, WIRE_HELLO_REPLY, id, &ok.base);
