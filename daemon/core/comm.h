@@ -325,6 +325,7 @@ ZIPCCL_MUST_CHECK bool comm_split_come(struct session *s, uint64_t handle, uint3
                                        struct comm **parent, const char **why);
 void comm_split_look(struct comm *c);        /* tells the fabric, where all ranks have come */
 bool comm_split_waits(const struct comm *c); /* whether it is to wait for the split that it comes of */
+bool comm_split_told(const struct comm *c);  /* whether its ranks here tell of its splits */
 void comm_split_connected(struct comm *c);   /* it joined the fabric */
 void comm_split_fail(struct comm *c);        /* and what waits for its splits */
 void comm_split_free(struct comm *c);        /* when the fabric is closed, or asks nothing */

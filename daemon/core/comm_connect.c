@@ -156,7 +156,7 @@ void comm_connect_apply(struct comm *c, const Zipccl__Peer__PeerTable *m) {
     c->split_waits = comm_split_waits(c);
     if (gpus != NULL)
         rc = exec_comm_new(d->executor, c->fabric_key, c->node, &c->topology, c->peers, m->chunk_bytes, gpus,
-                           c->split_waits, &c->exec);
+                           (c->split_waits ? EXEC_SPLIT : 0) | (comm_split_told(c) ? EXEC_SPLITS : 0), &c->exec);
     free(gpus);
     if (rc != zipcclSuccess) {
         c->exec = NULL;

@@ -158,6 +158,13 @@ void comm_split_look(struct comm *c) {
     d->fabric_ops->split(d->fabric, &s->fabric);
 }
 
+bool comm_split_told(const struct comm *c) {
+    bool all = c->daemon->config.nccl_split;
+    for (uint32_t i = 0; all && i < c->nmembers; i++)
+        all = c->members[i]->session != NULL && (c->members[i]->session->features & WIRE_FEATURE_SPLIT);
+    return all;
+}
+
 bool comm_split_waits(const struct comm *c) {
     const struct comm *parent = c->split_of != 0 ? comm_find(c->daemon, c->split_of) : NULL;
     const struct comm_split *s = parent != NULL && parent->state != COMM_FAILED ? split_first(parent) : NULL;

@@ -59,7 +59,7 @@ void exec_work_put(struct executor *e, struct exec_work *work) {
 
 zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t node,
                              const struct plan_topology *topology, struct fabric_peer *const *peers,
-                             uint64_t chunk_bytes, const uint8_t *gpus, bool split, struct exec_comm **comm) {
+                             uint64_t chunk_bytes, const uint8_t *gpus, uint32_t split, struct exec_comm **comm) {
     *comm = NULL;
     if (topology->nnodes == 0 || node >= topology->nnodes ||
         (topology->nnodes > 1 && (!executor->config.fabric_ops || !peers)))
@@ -93,7 +93,8 @@ zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t n
                                .node = node,
                                .nnodes = topology->nnodes,
                                .peers = peers,
-                               .split = split,
+                               .splits = split & EXEC_SPLITS,
+                               .split = split & EXEC_SPLIT,
                                .nranks = topology->nranks,
                                .rank_node = c->rank_node,
                                .rank_gpus = gpus};

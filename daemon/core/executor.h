@@ -42,12 +42,14 @@ ZIPCCL_MUST_CHECK zipcclResult_t executor_new(const struct executor_config *conf
 void executor_free(struct executor *executor);
 
 /* One communicator on this node. peers[i] is node i's endpoint (own index: NULL); topology is copied. gpus: by local
- * rank, its GPU as CUDA numbers them, EXEC_NO_GPU: none; NULL: none has one. split: it waits in the fabric for the end
- * of the split that it comes of. Caches plans. */
+ * rank, its GPU as CUDA numbers them, EXEC_NO_GPU: none; NULL: none has one. split: bits. Caches
+ * plans. */
+#define EXEC_SPLIT  1u /* it comes of one, for the end of which it waits in the fabric */
+#define EXEC_SPLITS 2u /* the fabric will be told of its own */
 #define EXEC_NO_GPU UINT8_MAX
 ZIPCCL_MUST_CHECK zipcclResult_t exec_comm_new(struct executor *executor, uint64_t key, uint32_t node,
                                                const struct plan_topology *topology, struct fabric_peer *const *peers,
-                                               uint64_t chunk_bytes, const uint8_t *gpus, bool split,
+                                               uint64_t chunk_bytes, const uint8_t *gpus, uint32_t split,
                                                struct exec_comm **comm);
 /* Ends what it has on the fabric: its messages, also those of other nodes for it, and its probe. */
 void exec_comm_abort(struct exec_comm *comm);

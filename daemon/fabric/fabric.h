@@ -112,6 +112,7 @@ struct fabric_join {
     uint32_t gpus;                    /* a bit for each GPU of this node that its ranks use, as CUDA numbers them */
     struct fabric_peer *const *peers; /* own: not used */
     bool native;                      /* whole collectives may be left to the fabric */
+    bool splits;                      /* this node tells of its splits */
     bool split; /* it comes of one: what the fabric makes for it waits until that is decided (struct fabric_split) */
     uint32_t nranks;
     const uint32_t *rank_node;
@@ -149,9 +150,10 @@ struct fabric_collective {
     zipcclResult_t result;
 };
 
-/* A communicator is split: all of its nodes call this, for each split once and in order, when those of the new ones
- * that have ranks here and span nodes have joined. The fabric may make them of what it has for the old one: all nodes
- * do, or none does, and where a node does not want it none does. Owned by the caller until done runs. */
+/* A communicator is split: all of its nodes call this, or, where one tells of none, any; for each split once and in
+ * order, when those of the new ones that have ranks here and span nodes have joined. The fabric may make them of what
+ * it has for the old one: all nodes do, or none does, and where a node does not want it none does. Owned by the caller
+ * until done runs. */
 struct fabric_split {
     uint64_t comm;
     uint32_t number;          /* 1, 2, 3... of this communicator, equal on all nodes */

@@ -61,12 +61,15 @@ struct nccl_child {
     uint32_t here, nranks; /* ranks of it here, and all */
 };
 
+#define NCCL_WANTS_NATIVE 1u /* whole collectives */
+#define NCCL_WANTS_SPLITS 2u
+
 struct nccl_control {
     uint32_t kind, n;
     uint64_t time;
     uint32_t gpu, peer_gpu; /* ready and final: of who tells and who is told. Proposal: how many there are, and
-                             * whether whole collectives are wanted. Final_init: whether they are. Call: whether it can.
-                             * Final_call: all reports. Of a split: whether it can; its number */
+                             * what is wanted (NCCL_WANTS_NATIVE...). Final_init: what of it is agreed. Call: whether it
+                             * can. Final_call: all reports. Of a split: whether it can; its number */
     union {
         uint64_t ids[NCCL_MAX_IDS];                    /* of messages */
         struct nccl_child children[NCCL_MAX_CHILDREN]; /* of a say_split */
@@ -176,6 +179,7 @@ struct nccl_comm {
     uint32_t ngpus, gpus[NCCL_MAX_GPUS]; /* of this node: as CUDA numbers them. Where each rank has its own: in their
                                           * order, else ascending */
     bool native;       /* whole collectives: wanted, here and where that was heard of; once ordered: agreed */
+    bool splits;       /* all nodes tell of its splits: as native */
     bool own;          /* each rank here has a GPU of its own; GPUs are in their order */
     uint32_t *members; /* ranks of node 0, of node 1... NULL: not told */
     bool by_rank;      /* once ordered: they are NCCL's */

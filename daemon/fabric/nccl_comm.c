@@ -300,6 +300,7 @@ zipcclResult_t nccl_comm_join(struct fabric *f, const struct fabric_join *join) 
             comm->gpus[comm->ngpus++] = i;
     }
     comm->nranks = join->nranks;
+    comm->splits = join->splits;
     comm->held = join->split;
     if (join->rank_gpus && !set_members(comm, join)) {
         free(comm->members);

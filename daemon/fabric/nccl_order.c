@@ -274,6 +274,15 @@ static bool heard_plain(struct nccl_peer *peer) {
     return true;
 }
 
+static uint32_t wants(const struct nccl_comm *comm) {
+    return (comm->native ? NCCL_WANTS_NATIVE : 0) | (comm->splits ? NCCL_WANTS_SPLITS : 0);
+}
+
+static void want_less(struct nccl_comm *comm, uint32_t theirs) {
+    comm->native = comm->native && (theirs & NCCL_WANTS_NATIVE);
+    comm->splits = comm->splits && (theirs & NCCL_WANTS_SPLITS);
+}
+
 void nccl_order_looked(struct nccl_comm *comm) {
     struct nccl_control control = {.kind = NCCL_PROPOSE_INIT};
     if (comm->plain)
@@ -287,7 +296,7 @@ void nccl_order_looked(struct nccl_comm *comm) {
         comm->latest = control.time = comm->init->time;
         control.kind = comm->node == 0 ? NCCL_PROPOSE_INIT : NCCL_PROPOSAL;
         control.gpu = comm->ngpus;
-        control.peer_gpu = comm->native;
+        control.peer_gpu = wants(comm);
         control.unique = comm->unique;
         if (comm->node == 0)
             tell_all(comm, &control);
@@ -331,15 +340,15 @@ static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c)
         return false;
     peer->proposed = true;
     peer->ngpus = c->gpu;
-    comm->native = comm->native && c->peer_gpu;
+    want_less(comm, c->peer_gpu);
     comm->latest = c->time > comm->latest ? c->time : comm->latest;
     if (++comm->proposals < comm->nnodes - 1)
         return true;
     for (uint32_t i = 0; i < comm->nnodes; i++)
         last.gpus[i] = (uint8_t)(i == 0 ? comm->ngpus : comm->peers[i].ngpus);
-    last.gpu = comm->native;
     if (!set_ranks(comm, last.gpus))
         return false;
+    last.gpu = wants(comm);
     last.time = comm->latest;
     settle(comm->fabric, comm->init, comm->latest);
     tell_all(comm, &last);
@@ -349,9 +358,9 @@ static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c)
 static bool heard_final_init(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
     if (peer->node != 0 || !comm->init || comm->init->final || c->time < comm->init->time || c->n != comm->nnodes ||
-        c->gpu > comm->native)
+        (c->gpu & ~wants(comm)))
         return false;
-    comm->native = c->gpu;
+    want_less(comm, c->gpu);
     if (!set_ranks(comm, c->gpus))
         return false;
     settle(comm->fabric, comm->init, c->time);

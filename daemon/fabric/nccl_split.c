@@ -123,7 +123,7 @@ static bool set_branch(struct nccl_comm *comm, uint32_t gpu, uint64_t key) {
     split->keys[gpu] = key;
     if (key == 0)
         return true;
-    if (!child || !child->own || child->native < comm->native)
+    if (!child || !child->own || !child->splits || child->native < comm->native)
         return false;
     while (at < child->ngpus && child->gpus[at] != comm->gpus[gpu])
         at++;
@@ -247,6 +247,11 @@ static void decide_if_all(struct nccl_comm *comm) {
         decide(comm);
 }
 
+/* Whether nodes tell each other of splits; once it is made, or is not, all know alike. */
+static bool is_told_of(const struct nccl_comm *comm) {
+    return !comm->plain && (comm->splits || !comm->ordered);
+}
+
 void nccl_split(struct fabric *f, struct fabric_split *user) {
     struct nccl_comm *comm = nccl_comm_find(f, user->comm);
     struct nccl_control control = {.kind = NCCL_SAY_SPLIT, .peer_gpu = user->number};
@@ -258,7 +263,7 @@ void nccl_split(struct fabric *f, struct fabric_split *user) {
         end_user(f, user, reason);
         return;
     }
-    if (comm->plain) { /* all nodes know */
+    if (!is_told_of(comm)) {
         let_go(f, user);
         end_user(f, user, zipcclSuccess);
         return;
@@ -284,7 +289,7 @@ static bool heard_say(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_control no = {.kind = NCCL_NO_SPLIT, .peer_gpu = c->peer_gpu};
     if (comm->node != 0 || peer->said)
         return false;
-    if (comm->plain) {
+    if (!is_told_of(comm)) {
         nccl_comm_tell(comm, peer->node, &no);
         return true;
     }

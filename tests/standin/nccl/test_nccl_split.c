@@ -27,6 +27,8 @@ struct group {
 };
 
 static const struct group one = {1, 0, 2, 3, false}, two = {2, 0, 2, 3, true}, pair = {9, 0, 1, 3, false};
+/* Node 1 tells of no split. */
+static const struct group deaf = {3, 0, 2, 3, false};
 /* Of one: */
 static const struct group left = {11, 0, 2, 1, true}, right = {12, 0, 2, 2, false};
 /* Of two: */
@@ -56,6 +58,7 @@ static void join_group(struct node *node, const struct group *g, bool split) {
                                      .gpus = gpus,
                                      .peers = node->peers + g->from,
                                      .native = true,
+                                     .splits = g != &deaf || me != 1,
                                      .split = split,
                                      .nranks = nranks,
                                      .rank_node = rank_node,
@@ -317,6 +320,26 @@ static int partial(struct rank *rank) {
     return 0;
 }
 
+/* A node that would not tell of a split, for the library of its trainers is older: nobody waits for it. */
+static int untold(struct rank *rank) {
+    struct node node;
+    struct parting p;
+    open_node(&node, rank);
+    join_group(&node, &deaf, false);
+    chat(&node, &deaf, 1);
+    if (rank->rank == 1) {
+        join_group(&node, &left, false);
+        join_group(&node, &right, false);
+    } else {
+        part(&node, &p, &deaf, 1, true, &left, &right);
+        CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
+    }
+    chat(&node, &left, 2);
+    chat(&node, &right, 2);
+    close_node(&node);
+    return 0;
+}
+
 /* NCCL has no splits: the call would break a rule. */
 static int older(struct rank *rank) {
     struct node node;
@@ -340,6 +363,7 @@ static void test_unwanted(void **state) {
     (void)state;
     assert_int_equal(ranks_run(3, unwanted, NULL, 0), 0);
     assert_int_equal(ranks_run(2, partial, NULL, 0), 0);
+    assert_int_equal(ranks_run(3, untold, NULL, 0), 0);
     setenv("ZIPCCL_STANDIN_NCCL_VERSION", "21705", 1);
     int end = ranks_run(2, older, NULL, 0);
     unsetenv("ZIPCCL_STANDIN_NCCL_VERSION");

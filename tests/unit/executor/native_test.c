@@ -120,8 +120,7 @@ static void open_all(bool native, bool verify, uint8_t second_gpu) {
                                            .native = native};
         peers[n][1 - n] = fake_peer(fabric[1 - n]);
         assert_int_equal(executor_new(&ec, &executor[n]), zipcclSuccess);
-        assert_int_equal(exec_comm_new(executor[n], 5, n, &topology, peers[n], 0, gpus, false, &comm[n]),
-                         zipcclSuccess);
+        assert_int_equal(exec_comm_new(executor[n], 5, n, &topology, peers[n], 0, gpus, 0, &comm[n]), zipcclSuccess);
     }
 }
 

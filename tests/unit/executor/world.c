@@ -26,8 +26,7 @@ double seconds(void) {
 void open_comms(struct world *w) {
     struct plan_topology t = {w->nranks, w->nnodes, w->rank_node};
     for (uint32_t n = 0; n < w->nnodes; n++)
-        assert_int_equal(exec_comm_new(w->executor[n], g_key, n, &t, w->peers[n], 0, 0, false, &w->comm[n]),
-                         zipcclSuccess);
+        assert_int_equal(exec_comm_new(w->executor[n], g_key, n, &t, w->peers[n], 0, 0, 0, &w->comm[n]), zipcclSuccess);
     g_key++;
 }
 
