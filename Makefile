@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Thin front of CMake. `make demo` and `make test` do all the set-up on a fresh Debian 12 machine.
 JOBS ?= $(shell nproc)
-# Many tests mostly wait: tests/CMakeLists.txt says how they share the processors.
+# Some tests mostly wait: tests/CMakeLists.txt says how they share the processors.
 CTEST := ctest --output-on-failure -j $(shell expr 2 \* $(JOBS))
 
 .PHONY: help kernels-report setup build demo test check format format-check tidy asan tsan clang fuzz bench install deb clean
