@@ -265,6 +265,8 @@ void nccl_comm_fail(struct nccl_comm *comm, const struct nccl_answer *answer);
 void nccl_comm_forget(struct nccl_comm *comm);
 void nccl_comm_release(struct nccl_comm *comm); /* one user less; frees it with the last */
 void nccl_comm_tell(struct nccl_comm *comm, uint32_t node, const struct nccl_control *control);
+/* All nodes but this one, or up to the one with which it ends. */
+void nccl_comm_tell_others(struct nccl_comm *comm, const struct nccl_control *control);
 void nccl_comm_answer(struct fabric *f, const struct nccl_answer *answer);
 void nccl_comm_look(struct nccl_comm *comm); /* whether its GPUs work: nccl_order_looked follows */
 void nccl_comm_make(struct nccl_comm *comm); /* on all its GPUs */

@@ -104,6 +104,13 @@ void nccl_comm_tell(struct nccl_comm *comm, uint32_t node, const struct nccl_con
     fabric_ucx.send(f->below, &letter->send);
 }
 
+void nccl_comm_tell_others(struct nccl_comm *comm, const struct nccl_control *control) {
+    for (uint32_t i = 0; i < comm->nnodes && !comm->over; i++) {
+        if (i != comm->node)
+            nccl_comm_tell(comm, i, control);
+    }
+}
+
 static void listen_to(struct nccl_peer *peer) {
     struct nccl_comm *comm = peer->comm;
     memset(&peer->control, 0, sizeof(peer->control));
@@ -352,13 +359,6 @@ static void end_messages(struct nccl_comm *comm) {
     nccl_split_drop(comm);
 }
 
-static void tell_others(struct nccl_comm *comm, const struct nccl_control *control) {
-    for (uint32_t i = 0; i < comm->nnodes; i++) {
-        if (i != comm->node)
-            nccl_comm_tell(comm, i, control);
-    }
-}
-
 /* what: NCCL_LEAVE or NCCL_REVOKE, behind which an abort comes. */
 static void end(struct nccl_comm *comm, zipcclResult_t reason, enum nccl_what what) {
     comm->over = true;
@@ -388,7 +388,10 @@ void nccl_comm_forget(struct nccl_comm *comm) {
     struct nccl_control left = {.kind = NCCL_LEFT};
     comm->users++;
     if (!comm->over) {
-        tell_others(comm, &left);
+        for (uint32_t i = 0; i < comm->nnodes; i++) { /* all, also where one could not be told */
+            if (i != comm->node)
+                nccl_comm_tell(comm, i, &left);
+        }
         end(comm, zipcclAborted, NCCL_LEAVE);
     }
     while (*p != comm)

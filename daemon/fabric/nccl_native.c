@@ -61,11 +61,6 @@ void nccl_native_drop(struct nccl_comm *comm) {
         end_asked(comm, comm->reason);
 }
 
-static void tell_others(struct nccl_comm *comm, const struct nccl_control *control) {
-    for (uint32_t i = 1; i < comm->nnodes && !comm->over; i++)
-        nccl_comm_tell(comm, i, control);
-}
-
 /* ---- is it to go this way? ---- */
 
 static bool lies_on(const struct nccl_comm *comm, const void *memory, size_t bytes, uint32_t gpu) {
@@ -121,7 +116,7 @@ static void ask_for_places(struct nccl_comm *comm) {
         return;
     comm->nplaced = 0;
     comm->latest = control.time = comm->place->time;
-    tell_others(comm, &control);
+    nccl_comm_tell_others(comm, &control);
 }
 
 static bool has_come(const struct nccl_peer *peer) {
@@ -249,7 +244,7 @@ static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c)
     last.time = comm->latest;
     last.gpu = comm->asked->header.report;
     nccl_order_settle(comm->place, comm->latest);
-    tell_others(comm, &last);
+    nccl_comm_tell_others(comm, &last);
     return true;
 }
 

@@ -223,13 +223,6 @@ static bool propose_init(struct nccl_comm *comm) {
     return true;
 }
 
-static void tell_all(struct nccl_comm *comm, const struct nccl_control *control) {
-    for (uint32_t i = 0; i < comm->nnodes && !comm->over; i++) {
-        if (i != comm->node)
-            nccl_comm_tell(comm, i, control);
-    }
-}
-
 static void become_plain(struct nccl_comm *comm) {
     comm->plain = true;
     if (comm->init) {
@@ -257,7 +250,7 @@ void nccl_order_settle(struct nccl_entry *entry, uint64_t time) {
 
 void nccl_order_plain(struct nccl_comm *comm) {
     struct nccl_control control = {.kind = NCCL_PLAIN};
-    tell_all(comm, &control);
+    nccl_comm_tell_others(comm, &control);
     become_plain(comm);
 }
 
@@ -299,7 +292,7 @@ void nccl_order_looked(struct nccl_comm *comm) {
         control.peer_gpu = wants(comm);
         control.unique = comm->unique;
         if (comm->node == 0)
-            tell_all(comm, &control);
+            nccl_comm_tell_others(comm, &control);
         else
             nccl_comm_tell(comm, 0, &control);
     }
@@ -351,7 +344,7 @@ static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c)
     last.gpu = wants(comm);
     last.time = comm->latest;
     settle(comm->fabric, comm->init, comm->latest);
-    tell_all(comm, &last);
+    nccl_comm_tell_others(comm, &last);
     return true;
 }
 

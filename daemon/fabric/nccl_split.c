@@ -93,11 +93,6 @@ void nccl_split_drop(struct nccl_comm *comm) {
     end(comm, comm->reason);
 }
 
-static void tell_others(struct nccl_comm *comm, const struct nccl_control *control) {
-    for (uint32_t i = 1; i < comm->nnodes && !comm->over; i++)
-        nccl_comm_tell(comm, i, control);
-}
-
 /* ---- what this node says ---- */
 
 /* Of a number of 64 bits; node 0 looks whether two of a split have the same. */
@@ -154,7 +149,7 @@ static bool set_branches(struct nccl_comm *comm) {
 
 static void say_no(struct nccl_comm *comm) {
     struct nccl_control no = {.kind = NCCL_NO_SPLIT, .peer_gpu = comm->split.user->number};
-    tell_others(comm, &no);
+    nccl_comm_tell_others(comm, &no);
     if (!comm->split.user)
         return; /* the communicator has ended of it */
     let_go(comm->fabric, comm->split.user);
@@ -168,7 +163,7 @@ static void ask_for_places(struct nccl_comm *comm) {
         return;
     comm->split.nplaced = 0;
     comm->split.latest = control.time = comm->split.place->time;
-    tell_others(comm, &control);
+    nccl_comm_tell_others(comm, &control);
 }
 
 static int by_key(const void *a, const void *b) {
@@ -334,7 +329,7 @@ static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c)
         return true;
     last.time = split->latest;
     nccl_order_settle(split->place, split->latest);
-    tell_others(comm, &last);
+    nccl_comm_tell_others(comm, &last);
     return true;
 }
 
