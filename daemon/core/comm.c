@@ -17,8 +17,12 @@
 #include "proto/op.h"
 #include "proto/result.h"
 
+/* The links are read before each tick, so a daemon that was late itself has heard what came. With a tick of 100 ms this
+ * is 100 to 200 ms. */
+#define CAUSE_TICKS 1u
+
 const char *comm_state_name(enum comm_state state) {
-    static const char *const names[] = {"joining", "joining", "ready", "closing", "failed"};
+    static const char *const names[] = {"joining", "joining", "ready", "ready", "closing", "failed"};
     return names[state];
 }
 
@@ -198,6 +202,27 @@ void comm_fail(struct comm *c, struct peer_link *origin, zipcclResult_t result, 
     /* Also where nothing runs here: other nodes may wait with messages of the next operation. */
     if (c->exec != NULL)
         exec_comm_abort(c->exec);
+}
+
+void comm_fail_soon(struct comm *c, zipcclResult_t result, const char *text) {
+    if (c->state == COMM_FAILED || (c->state == COMM_FAILING && (result == zipcclAborted || c->error == result)))
+        return;
+    if (c->state != COMM_FAILING)
+        c->ticks = CAUSE_TICKS;
+    c->state = COMM_FAILING;
+    c->error = result;
+    snprintf(c->text, sizeof c->text, "%s", text);
+}
+
+/* What fails here tells so, though a step of it may take long; and nobody waits longer for what others know. */
+static void tell_failing(struct comm *c) {
+    char text[DAEMON_TEXT];
+    if (comm_ops_failing(c, true) && c->state == COMM_FAILED)
+        return;
+    if (c->state != COMM_FAILING || c->ticks-- > 0)
+        return;
+    memcpy(text, c->text, sizeof text);
+    comm_fail(c, NULL, c->error, "%s", text);
 }
 
 /* The rank's destroy is answered; its handle is gone. */
@@ -399,6 +424,8 @@ void comm_tick(struct daemon *d, uint64_t now_ns) {
         struct comm *c = list_entry(l, struct comm, link);
         if ((c->state == COMM_JOINING || c->state == COMM_CONNECTING) && now_ns > c->join_deadline_ns)
             comm_join_timeout(c);
+        if (c->state == COMM_READY || c->state == COMM_FAILING)
+            tell_failing(c);
         comm_split_look(c); /* a rank may have left, or what it was to join may have ended */
         uint64_t since = comm_ops_since(c);
         if (c->state != COMM_READY || since == UINT64_MAX || limit == 0 || now_ns - since < limit)
@@ -449,7 +476,7 @@ bool comm_drain(struct daemon *d, bool now) {
     list_for_each_safe(l, &d->comms) {
         struct comm *c = list_entry(l, struct comm, link);
         if (c->state != COMM_FAILED && c->state != COMM_CLOSING) {
-            if (now || c->state != COMM_READY || comm_ops_idle(c))
+            if (now || (c->state != COMM_READY && c->state != COMM_FAILING) || comm_ops_idle(c))
                 comm_fail(c, NULL, zipcclDaemonUnavailable, "zipccld on node %s is shutting down", d->config.node_name);
         }
         left = left || (c->state != COMM_FAILED && c->state != COMM_CLOSING) || comm_ops_running(c) || c->probing ||

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Communicators: what this node knows of one. joining -> connecting -> ready -> failed or closing.
+ * Communicators: what this node knows of one. joining -> connecting -> ready (-> failing) -> failed or closing.
  *
  * A comm belongs to the loop thread and is freed by comm_reap when it has ended: failed or left by all ranks, without a
  * local rank, and without an operation under way. The node that made the unique id is the root: it may have no rank of
@@ -47,7 +47,14 @@ struct buffer;
 struct peer_link;
 struct profile;
 
-enum comm_state { COMM_JOINING, COMM_CONNECTING, COMM_READY, COMM_CLOSING, COMM_FAILED };
+enum comm_state {
+    COMM_JOINING,
+    COMM_CONNECTING,
+    COMM_READY,
+    COMM_FAILING, /* its messages have ended, and why is to be heard from the node that knows */
+    COMM_CLOSING,
+    COMM_FAILED,
+};
 
 /* A request that waits for its turn. */
 struct comm_pending {
@@ -152,7 +159,8 @@ struct comm {
     enum comm_state state;
     uint64_t join_deadline_ns;
     zipcclResult_t error;
-    char text[DAEMON_TEXT]; /* why it failed */
+    char text[DAEMON_TEXT]; /* why it failed; while it fails: what is said where nobody tells why */
+    unsigned ticks;         /* for which it waits for that */
 
     struct comm_member **members; /* local ranks; by rank once connecting */
     uint32_t nmembers, present;   /* present: not gone, not left */
@@ -244,6 +252,12 @@ const char *comm_state_name(enum comm_state state);
 /* Between the parts of the communicator. */
 void comm_fail(struct comm *c, struct peer_link *origin, zipcclResult_t result, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* Whether the result says no more than that another node ended it. */
+static inline bool comm_follows(zipcclResult_t result) {
+    return result == zipcclAborted || result == zipcclRemoteError;
+}
+/* Such a failure waits a moment for the cause, which comes by the link. */
+void comm_fail_soon(struct comm *c, zipcclResult_t result, const char *text);
 struct comm *comm_find(struct daemon *d, uint64_t key);
 struct comm *comm_new(struct daemon *d, uint64_t key, uint64_t nonce, struct job *job, uint32_t nranks, bool is_root);
 struct comm_member *comm_member_new(struct comm *c, struct session *s, uint32_t rank, uint32_t reply_id);
@@ -281,10 +295,12 @@ void comm_pending_free(struct comm_pending *p);
 static inline struct comm_pending *comm_unit_request(const struct comm_member *m, uint32_t i) {
     return &m->queue[(m->head + i) & (m->capacity - 1)];
 }
-/* What failed: "all-gather #3 failed on node a: why; failed node: b". */
+/* Fails it for an operation that failed: "all-gather #3 failed on node a: why; failed node: b"; soon, where that is all
+ * that is known. */
 void comm_op_failed(struct comm *c, const char *what, const struct exec_result *r);
-/* Fails it for an operation that fails here, though its steps are not all over. False: there is none. */
-bool comm_ops_failing(struct comm *c);
+/* Fails it for an operation that fails here and is the cause, though its steps are not all over. False: there is none.
+ * follows: also for one that fails because of another node. */
+bool comm_ops_failing(struct comm *c, bool follows);
 void comm_sample(struct comm *c, const struct comm_pending *p, const struct exec_result *r, zipcclCodec_t codec,
                  uint64_t first_ns, uint64_t last_ns);
 /* Grows an array; false: no memory. */
@@ -294,6 +310,7 @@ bool comm_grow(void **array, uint32_t *capacity, uint32_t need, size_t item);
 bool comm_collective_join(struct comm_member *m);
 /* comm_exchange.c */
 bool comm_exchange_start(struct comm_member *m);
+void comm_exchange_name(const struct comm_member *m, char *text, size_t size); /* of the one under way, for people */
 /* The first operation of the exchange under way that a rank which left has not called; NULL: none. */
 const struct comm_pending *comm_exchange_unmet(const struct comm_member *m);
 

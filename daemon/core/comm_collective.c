@@ -97,10 +97,11 @@ static void collective_done(void *arg, const struct exec_result *r) {
     }
     if (c->state != COMM_FAILED && r->result != zipcclSuccess)
         comm_op_failed(c, what, r);
-    if (c->state == COMM_FAILED) {
+    if (c->state == COMM_FAILED || c->state == COMM_FAILING) {
         for (uint32_t i = 0; i < c->nmembers; i++)
             comm_unit_step(c->members[i]);
-        comm_answer_leaving(c); /* all else was said */
+        if (c->state == COMM_FAILED)
+            comm_answer_leaving(c); /* all else was said */
         return;
     }
     if (c->switches)

@@ -45,11 +45,17 @@ static void join_probed(void *arg, zipcclResult_t result, uint64_t bps, uint64_t
     c->probing = false;
     if (c->state != COMM_CONNECTING)
         return;
-    if (result != zipcclSuccess)
-        comm_fail(c, NULL, result, "node %s could not measure its link to the other nodes: %s",
-                  c->daemon->config.node_name, why != NULL ? why : result_string(result));
-    else
+    if (result == zipcclSuccess) {
         join_ready(c, bps, latency_ns);
+        return;
+    }
+    char text[DAEMON_TEXT];
+    snprintf(text, sizeof text, "node %s could not measure its link to the other nodes: %s",
+             c->daemon->config.node_name, why != NULL ? why : result_string(result));
+    if (comm_follows(result) && why == NULL)
+        comm_fail_soon(c, result, text);
+    else
+        comm_fail(c, NULL, result, "%s", text);
 }
 
 /* Takes over the table; false: it contradicts itself, or what this node knows. */

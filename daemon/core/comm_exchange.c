@@ -27,6 +27,13 @@ static const struct comm_pending *first_exchange(const struct comm_member *m) {
     return NULL;
 }
 
+void comm_exchange_name(const struct comm_member *m, char *text, size_t size) {
+    const struct comm_pending *p = first_exchange(m);
+    text[0] = '\0';
+    if (p != NULL)
+        snprintf(text, size, "%s #%" PRIu64 " of rank %u", op_name(p->request.op), p->number, m->rank);
+}
+
 static void exchange_done(void *arg, const struct exec_result *r) {
     struct comm_member *m = arg;
     struct comm *c = m->comm;
@@ -35,15 +42,15 @@ static void exchange_done(void *arg, const struct exec_result *r) {
     m->exchange = NULL;
     m->waits_exchange = false;
     if (c->state != COMM_FAILED) {
-        const struct comm_pending *p = first_exchange(m);
-        comm_sample(c, p, r, m->exchange_codec, m->since_ns, m->since_ns);
-        snprintf(what, sizeof what, "%s #%" PRIu64 " of rank %u", op_name(p->request.op), p->number, m->rank);
+        comm_sample(c, first_exchange(m), r, m->exchange_codec, m->since_ns, m->since_ns);
+        comm_exchange_name(m, what, sizeof what);
         if (r->result != zipcclSuccess)
             comm_op_failed(c, what, r);
     }
-    if (c->state == COMM_FAILED) {
+    if (c->state == COMM_FAILED || c->state == COMM_FAILING) {
         comm_unit_step(m);
-        comm_answer_leaving(c);
+        if (c->state == COMM_FAILED)
+            comm_answer_leaving(c);
         return;
     }
     if (m->switches)

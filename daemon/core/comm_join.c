@@ -482,8 +482,7 @@ void comm_peer_abort(struct peer_link *link, const Zipccl__Peer__PeerAbort *m) {
         return;
     if (m->refused == 0 || c->state != COMM_JOINING) {
         /* What ended its messages may be what fails here, but waits for its last steps: that is the cause. */
-        const bool follows = m->result == zipcclAborted || m->result == zipcclRemoteError;
-        if (c->state != COMM_FAILED && follows && comm_ops_failing(c))
+        if (c->state != COMM_FAILED && comm_follows((zipcclResult_t)m->result) && comm_ops_failing(c, false))
             return;
         comm_fail(c, link, (zipcclResult_t)m->result, "%s", m->text);
         return;

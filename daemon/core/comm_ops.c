@@ -164,30 +164,50 @@ void comm_sample(struct comm *c, const struct comm_pending *p, const struct exec
 void comm_op_failed(struct comm *c, const char *what, const struct exec_result *r) {
     const char *node =
         r->failed_node >= 0 && (uint32_t)r->failed_node < c->nnodes ? c->nodes[r->failed_node].name : NULL;
-    comm_fail(c, NULL, r->result, "%s failed on node %s: %s%s%s", what, c->daemon->config.node_name, r->text,
-              node != NULL ? "; failed node: " : "", node != NULL ? node : "");
+    char text[DAEMON_TEXT];
+    snprintf(text, sizeof text, "%s failed on node %s: %s%s%s", what, c->daemon->config.node_name, r->text,
+             node != NULL ? "; failed node: " : "", node != NULL ? node : "");
+    if (!comm_follows(r->result) || exec_comm_why(c->exec) != NULL)
+        comm_fail(c, NULL, r->result, "%s", text);
+    else if (!comm_ops_failing(c, false)) /* one that failed ends the messages of all others here */
+        comm_fail_soon(c, r->result, text);
 }
 
-bool comm_ops_failing(struct comm *c) {
-    const struct exec_result *cause = c->op != NULL ? exec_op_cause(c->op) : NULL;
+/* How much a failure tells. */
+static unsigned weight(const struct exec_result *r) {
+    return r == NULL ? 0 : r->result == zipcclAborted ? 1 : r->result == zipcclRemoteError ? 2 : 3;
+}
+
+bool comm_ops_failing(struct comm *c, bool follows) {
+    const struct exec_result *cause = c->op != NULL ? exec_op_failing(c->op) : NULL;
+    const struct comm_member *of = NULL;
     char what[64];
-    for (uint32_t i = 0; cause == NULL && i < c->nmembers; i++)
-        cause = c->members[i]->exchange != NULL ? exec_op_cause(c->members[i]->exchange) : NULL;
-    if (cause == NULL)
+    for (uint32_t i = 0; i < c->nmembers; i++) {
+        struct exec_op *op = c->members[i]->exchange;
+        const struct exec_result *r = op != NULL ? exec_op_failing(op) : NULL;
+        if (weight(r) > weight(cause)) {
+            cause = r;
+            of = c->members[i];
+        }
+    }
+    if (cause == NULL || (!follows && comm_follows(cause->result)))
         return false;
-    comm_ops_current(c, what, sizeof what);
+    if (of != NULL)
+        comm_exchange_name(of, what, sizeof what);
+    else
+        comm_ops_current(c, what, sizeof what);
     comm_op_failed(c, what, cause);
     return true;
 }
 
 /* A part of the unit is done: where it was the last, the unit's requests are answered. In a failed communicator they
- * were, and only the leases are left. */
+ * were, or will be, and only the leases are left. */
 void comm_unit_step(struct comm_member *m) {
     struct comm *c = m->comm;
     if (m->waits_node || m->waits_exchange)
         return;
     release_leases(m);
-    if (c->state == COMM_FAILED)
+    if (c->state == COMM_FAILED || c->state == COMM_FAILING)
         return;
     uint64_t wire = m->exchange_result.wire_bytes;
     zipcclCodec_t codec = m->exchange_codec;

@@ -141,7 +141,7 @@ void comm_split_look(struct comm *c) {
     struct daemon *d = c->daemon;
     struct comm_split *s = split_first(c);
     bool wanted = d->config.nccl_split;
-    if (s == NULL || s->asked || c->state == COMM_FAILED)
+    if (s == NULL || s->asked || c->state == COMM_FAILED || c->state == COMM_FAILING)
         return;
     for (uint32_t i = 0; i < c->nmembers; i++) {
         if (!split_place(s, i, &s->children[i], &wanted))

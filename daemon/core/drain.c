@@ -22,7 +22,7 @@ static void sweep(struct daemon *d, const struct job *job, bool late) {
         struct comm *c = list_entry(l, struct comm, link);
         if ((job != NULL && c->job != job) || c->state == COMM_FAILED || c->state == COMM_CLOSING)
             continue;
-        if (late || c->state != COMM_READY || comm_ops_idle(c))
+        if (late || (c->state != COMM_READY && c->state != COMM_FAILING) || comm_ops_idle(c))
             comm_fail(c, NULL, zipcclDaemonUnavailable, "%s", drain_why(d, c->job, text, sizeof text));
     }
 }

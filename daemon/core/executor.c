@@ -220,9 +220,8 @@ void exec_op_failf(struct exec_op *op, zipcclResult_t result, int node, const ch
     exec_comm_abort(op->comm);
 }
 
-const struct exec_result *exec_op_cause(const struct exec_op *op) {
-    const zipcclResult_t result = op->failed ? op->result.result : zipcclSuccess;
-    return result == zipcclSuccess || result == zipcclAborted || result == zipcclRemoteError ? NULL : &op->result;
+const struct exec_result *exec_op_failing(const struct exec_op *op) {
+    return op->failed && op->result.result != zipcclSuccess ? &op->result : NULL;
 }
 
 const char *exec_comm_why(const struct exec_comm *comm) {

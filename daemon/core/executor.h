@@ -105,8 +105,8 @@ struct exec_buffers {
     uint64_t *recv_counts;
 };
 
-/* Why it fails, of itself, though its steps are not all over; NULL: it does not, or because of another node. */
-const struct exec_result *exec_op_cause(const struct exec_op *op);
+/* Why it fails, though its steps may not all be over; NULL: it does not. */
+const struct exec_result *exec_op_failing(const struct exec_op *op);
 /* Starts the operation; its steps wait for arrivals. */
 ZIPCCL_MUST_CHECK zipcclResult_t exec_op_start(struct exec_comm *comm, const struct exec_args *args,
                                                struct exec_op **op);
