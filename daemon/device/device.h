@@ -135,6 +135,8 @@ struct device_config {
     unsigned worker_timeout_ms;                                 /* for one piece of work; 0: 10 s */
     void (*event)(void *arg, const struct device_event *event); /* NULL: nobody listens */
     void *event_arg;
+    unsigned worker_reap_ms;                        /* for a killed one to be gone; 0: 10 s */
+    pid_t (*reap)(pid_t pid, int *status, int how); /* waitpid, or a test's; NULL: waitpid */
 };
 
 /* Handed back as it is. */

@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/timerfd.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 #define MEASURE_NS       60000000000ull
 #define CLOSE_NS         2000000000ull
 #define DEFAULT_LIMIT_MS 10000u
+#define DEFAULT_REAP_MS  10000u
 #define MOST_TEXTS       256u
 
 /* Of descriptors; below: a worker's socket; from ID_EVENT on: its eventfd. */
@@ -144,6 +146,8 @@ static zipcclResult_t workers_open(const struct device_config *config, struct de
         return zipcclOutOfMemory;
     d->config = *config;
     d->timeout_ns = (config->worker_timeout_ms ? config->worker_timeout_ms : DEFAULT_LIMIT_MS) * 1000000ull;
+    d->reap_ns = (config->worker_reap_ms ? config->worker_reap_ms : DEFAULT_REAP_MS) * 1000000ull;
+    d->reap = config->reap ? config->reap : waitpid;
     d->epoll_fd = d->notify_fd = d->timer_fd = d->scratch.fd = -1;
     job_queue_init(&d->done);
     raise_descriptors();

@@ -50,9 +50,7 @@ static void end(struct device *d, struct errand *e, zipcclResult_t result, const
 /* Whether a worker that does not run now can still be told. */
 static bool may_wait(const struct worker *w, const struct errand *e) {
     uint64_t until = e->since_ns + WORKER_AWAIT_NS;
-    if (!e->waits || e->fd_told || workers_now_ns() > until)
-        return false;
-    return w->state != WORKER_DOWN || w->retry_ns <= until; /* else it is given time to recover */
+    return e->waits && !e->fd_told && workers_now_ns() <= until && !worker_out(w, until);
 }
 
 void worker_errand(struct worker *w, struct errand *e) {

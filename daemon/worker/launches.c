@@ -288,7 +288,7 @@ static bool launches_ask(struct nccl_launcher *l, const struct nccl_command *com
         answer(l, launch, launches ? zipcclAborted : zipcclSuccess, NULL);
         return true;
     }
-    if (w->state == WORKER_DOWN && w->retry_ns > workers_now_ns() + WORKER_AWAIT_NS) {
+    if (worker_out(w, workers_now_ns() + WORKER_AWAIT_NS)) {
         answer(l, launch, zipcclUnhandledDeviceError, w->why);
         return true;
     }

@@ -62,6 +62,15 @@ static void block_drop(struct device *d, struct memory *m) {
     free(m);
 }
 
+/* Whether a worker that was killed, and is not gone, may still write to it. */
+static bool is_held(const struct device *d, const struct memory *m) {
+    for (unsigned i = 0; i < d->nworkers; i++) {
+        if (d->workers[i].state == WORKER_STUCK && m->known[i] == d->workers[i].generation)
+            return true;
+    }
+    return false;
+}
+
 static struct memory *block_new(struct device *d, size_t bytes) {
     struct scratch *s = &d->scratch;
     struct memory *m = calloc(1, sizeof(*m));
@@ -120,6 +129,11 @@ void workers_free(struct device *d, void *ptr, size_t bytes) {
     }
     if (!m || !m->scratch)
         return;
+    if (is_held(d, m)) {
+        m->next = s->held;
+        s->held = m;
+        return;
+    }
     if (s->kept_bytes + size > KEEP_MAX) {
         block_drop(d, m);
         return;
@@ -129,8 +143,19 @@ void workers_free(struct device *d, void *ptr, size_t bytes) {
     s->kept_bytes += size;
 }
 
+void scratch_release(struct device *d) {
+    struct memory *held = d->scratch.held, *m;
+    d->scratch.held = NULL;
+    while ((m = held) != NULL) {
+        held = m->next;
+        workers_free(d, m->range.base, m->range.bytes);
+    }
+}
+
 void scratch_close(struct device *d) {
     struct scratch *s = &d->scratch;
+    drain(d);
+    scratch_release(d);
     drain(d);
     if (s->base)
         munmap(s->base, s->bytes);

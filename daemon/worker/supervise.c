@@ -32,8 +32,12 @@
 #define WORKER_FD     3
 
 const char *worker_lost(const struct worker *w, uint32_t generation) {
-    bool gone = generation != w->generation || w->state == WORKER_DOWN;
+    bool gone = generation != w->generation || w->state == WORKER_DOWN || w->state == WORKER_STUCK;
     return !gone ? NULL : w->why ? w->why : "the GPU has no worker";
+}
+
+bool worker_out(const struct worker *w, uint64_t until) {
+    return w->state == WORKER_STUCK || (w->state == WORKER_DOWN && w->retry_ns > until);
 }
 
 struct worker *worker_of_uuid(const struct device *d, const uint8_t *uuid) {
@@ -144,7 +148,7 @@ bool worker_spawn(struct worker *w) {
 }
 
 void worker_kill(struct worker *w, const char *format, ...) {
-    if (w->state == WORKER_DOWN || w->state == WORKER_DYING)
+    if (w->state != WORKER_UP && w->state != WORKER_STARTING)
         return;
     if (!w->cause[0]) {
         va_list ap;
@@ -153,6 +157,7 @@ void worker_kill(struct worker *w, const char *format, ...) {
         va_end(ap);
     }
     w->state = WORKER_DYING;
+    w->killed_ns = workers_now_ns();
     (void)kill(w->pid, SIGKILL);
     close(w->channel.socket); /* epoll forgets it */
     w->channel.socket = -1;
@@ -269,16 +274,9 @@ static void describe_end(struct worker *w, int status) {
                  (int)w->pid, WEXITSTATUS(status));
 }
 
-/* It is no more, and nothing of it touches memory any more. */
-static void reaped(struct worker *w, int status) {
-    hear(w); /* what it said last */
-    describe_end(w, status);
-    w->why = workers_text(w->device, w->cause);
-    w->state = WORKER_DOWN;
-    w->pid = 0;
-    uint64_t wait = SOON_NS << (w->failed_starts < 10 ? w->failed_starts : 10);
-    w->retry_ns = workers_now_ns() + (wait < LATE_NS ? wait : LATE_NS);
-    worker_channel_reset(&w->channel);
+/* All that it had ends, with the reason. */
+static void end_all(struct worker *w, const char *cause) {
+    w->why = workers_text(w->device, cause);
     worker_errands_fail(w, w->why);
     worker_gates_fail(w, w->why);
     worker_jobs_fail(w, w->why);
@@ -290,9 +288,43 @@ static void reaped(struct worker *w, int status) {
     }
 }
 
+/* It is no more, and nothing of it touches memory any more. */
+static void reaped(struct worker *w, int status) {
+    const bool stuck = w->state == WORKER_STUCK;
+    if (!stuck)
+        hear(w); /* what it said last */
+    describe_end(w, status);
+    w->state = WORKER_DOWN;
+    w->pid = 0;
+    uint64_t wait = SOON_NS << (w->failed_starts < 10 ? w->failed_starts : 10);
+    w->retry_ns = workers_now_ns() + (wait < LATE_NS ? wait : LATE_NS);
+    worker_channel_reset(&w->channel);
+    if (!stuck) {
+        end_all(w, w->cause);
+        return;
+    }
+    w->why = workers_text(w->device, w->cause);
+    scratch_release(w->device);
+}
+
+/* It stays in the kernel, and the GPU with it. The daemon's watchdog does not wait for its threads. */
+static void give_up(struct worker *w) {
+    char text[WORKER_TEXT_BYTES];
+    hear(w);
+    worker_channel_reset(&w->channel);
+    if (!w->cause[0])
+        snprintf(w->cause, sizeof(w->cause), "GPU %u (%s): its worker (pid %d) ended", w->ordinal, w->name,
+                 (int)w->pid);
+    snprintf(text, sizeof(text),
+             "%.140s; it was killed, but is not gone after %.1f s: the GPU is out of use until then", w->cause,
+             (double)w->device->reap_ns / 1e9);
+    w->state = WORKER_STUCK;
+    end_all(w, text);
+}
+
 static bool reap(struct worker *w) {
     int status = 0;
-    pid_t pid = waitpid(w->pid, &status, WNOHANG);
+    pid_t pid = w->device->reap(w->pid, &status, WNOHANG);
     if (pid == 0 || (pid < 0 && errno == EINTR))
         return false;
     reaped(w, pid < 0 ? 0 : status);
@@ -344,6 +376,10 @@ static void ping(struct worker *w) {
 static void tick(struct worker *w, uint64_t now) {
     switch (w->state) {
     case WORKER_DYING:
+        if (!reap(w) && now - w->killed_ns > w->device->reap_ns)
+            give_up(w);
+        break;
+    case WORKER_STUCK:
         (void)reap(w);
         break;
     case WORKER_DOWN:
@@ -388,7 +424,7 @@ void workers_arm(struct device *d) {
             seen_alive(w, now);
         if (w->state == WORKER_DYING || soon)
             want = FAST_NS;
-        else if (want == 0 && w->state == WORKER_DOWN)
+        else if (want == 0 && (w->state == WORKER_DOWN || w->state == WORKER_STUCK))
             want = SLOW_NS;
         else if (want == 0 && (w->state == WORKER_STARTING || has_work(w)))
             want = SLOW_NS;
@@ -413,8 +449,7 @@ bool worker_await(struct worker *w, const char **why) {
     uint64_t end = workers_now_ns() + WORKER_AWAIT_NS;
     while (w->state != WORKER_UP) {
         uint64_t now = workers_now_ns();
-        bool later = w->state == WORKER_DOWN && w->retry_ns > end; /* it is given time to recover */
-        if (later || now > end) {
+        if (worker_out(w, end) || now > end) {
             *why = w->why ? w->why : "the GPU's worker does not start";
             return false;
         }
@@ -436,6 +471,13 @@ void worker_dismiss(struct worker *w) {
         (void)shutdown(w->channel.socket, SHUT_WR);
 }
 
+/* Gone, or stuck: then the daemon does not wait for it. */
+static bool is_over(const struct worker *w) {
+    const pid_t pid = w->device->reap(w->pid, &(int){0}, WNOHANG);
+    return pid > 0 || (pid < 0 && errno != EINTR) || w->state == WORKER_STUCK ||
+           workers_now_ns() - w->killed_ns > w->device->reap_ns;
+}
+
 void worker_close(struct worker *w, uint64_t end) {
     struct pollfd gone = {.fd = w->channel.socket, .events = POLLRDHUP};
     uint64_t now = workers_now_ns();
@@ -444,8 +486,8 @@ void worker_close(struct worker *w, uint64_t end) {
         (void)poll(&gone, 1, now < end ? (int)((end - now) / MS) : 0);
         worker_kill(w, "%s", ""); /* it has ended, or will not */
     }
-    if (w->state == WORKER_DYING)
-        (void)waitpid(w->pid, &(int){0}, 0);
+    while ((w->state == WORKER_DYING || w->state == WORKER_STUCK) && !is_over(w))
+        (void)usleep(1000);
     w->state = WORKER_DOWN;
     worker_launches_free(w);
     worker_errands_free(w);

@@ -5,6 +5,7 @@
  * (launches.c), lives of workers (supervise.c), errands (errands.c), calls (call.c). All of it is on the loop thread.
  *
  * A worker that is lost is killed, and reaped, before its jobs end: until then the GPU may still write to their memory.
+ * One that cannot be reaped in time keeps the GPU and the scratch that it knows, but not the jobs: clients are told.
  */
 #ifndef ZIPCCL_DAEMON_WORKER_SUPERVISOR_H
 #define ZIPCCL_DAEMON_WORKER_SUPERVISOR_H
@@ -22,6 +23,7 @@ enum worker_state {
     WORKER_STARTING, /* it has not said that it is ready */
     WORKER_UP,
     WORKER_DYING, /* killed, not reaped yet */
+    WORKER_STUCK, /* for too long: what it had has ended */
 };
 
 struct gate {
@@ -104,7 +106,7 @@ struct worker {
     bool known; /* its GPU is: uuid and name */
     uint8_t uuid[DEVICE_UUID_BYTES];
     char name[64];
-    uint64_t retry_ns, started_ns;
+    uint64_t retry_ns, started_ns, killed_ns;
     char cause[WORKER_TEXT_BYTES]; /* why this process ends, where that is known */
     const char *why;               /* why the last one ended; NULL: none has */
 
@@ -153,6 +155,7 @@ struct scratch {
     struct extents gaps;
     struct memory *free[HOST_SIZE_CLASSES];
     size_t kept_bytes;
+    struct memory *held; /* given back, but a worker that is stuck may write to it */
 };
 
 struct device_stream {
@@ -173,7 +176,8 @@ struct device {
     int epoll_fd, notify_fd, timer_fd;
     uint64_t timer_ns;  /* its interval; 0: off */
     uint64_t ticked_ns; /* when it ticked last */
-    uint64_t timeout_ns;
+    uint64_t timeout_ns, reap_ns;
+    pid_t (*reap)(pid_t pid, int *status, int how);
     unsigned nworkers;
     bool looking;     /* poll is, and has not run yet what it finds */
     bool discovering; /* the first worker tells what GPUs there are */
@@ -251,6 +255,7 @@ void workers_memory_free(struct device *d);
 bool scratch_open(struct device *d);
 void *workers_alloc(struct device *d, size_t bytes);
 void workers_free(struct device *d, void *ptr, size_t bytes);
+void scratch_release(struct device *d); /* a worker that was stuck is gone */
 void scratch_close(struct device *d);
 
 /* pool.c */
@@ -280,6 +285,8 @@ void worker_text_of(char out[WORKER_TEXT_BYTES], const char text[WORKER_TEXT_BYT
 #define WORKER_AWAIT_NS 2000000000ull
 /* Why what the process of that generation had is gone; NULL: it is not, or not yet: then it is not known why. */
 const char *worker_lost(const struct worker *w, uint32_t generation);
+/* It will not be up before then: it is given time to recover, or is stuck. */
+bool worker_out(const struct worker *w, uint64_t until_ns);
 struct worker *worker_of_uuid(const struct device *d, const uint8_t *uuid);
 void worker_init(struct worker *w, struct device *d, unsigned ordinal);
 bool worker_spawn(struct worker *w);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -23,6 +24,8 @@
 
 static struct device *g_device;
 static unsigned g_lost, g_up, g_done, g_opened;
+static unsigned g_reap_ms = 60000;
+static pid_t g_stuck; /* is not reaped; 0: all are */
 static zipcclResult_t g_gate_result;
 static const char *g_gate_why;
 
@@ -33,11 +36,17 @@ static void heard(void *arg, const struct device_event *event) {
     g_up += event->kind == DEVICE_EVENT_BACK;
 }
 
+static pid_t reap(pid_t pid, int *status, int how) {
+    return pid == g_stuck ? 0 : waitpid(pid, status, how);
+}
+
 static zipcclResult_t open_mode(const char *mode, const char **why) {
     const struct device_config config = {.workers = 1,
                                          .worker_program = "/proc/self/exe",
                                          .worker_timeout_ms = strcmp(mode, "stops") == 0 ? 1000 : 60000,
-                                         .event = heard};
+                                         .event = heard,
+                                         .worker_reap_ms = g_reap_ms,
+                                         .reap = reap};
     alarm(100); /* nothing here takes a second, unless it hangs */
     g_lost = g_up = g_done = g_opened = 0;
     assert_int_equal(setenv(FAKE_WORKER, mode, 1), 0);
@@ -191,6 +200,95 @@ static void test_lies(void **state) {
     lose("ring", "broken ring");
 }
 
+/* GPU 0's worker is killed, and stays. Its job ends with the reason; what it may write to is used for nothing else. */
+static void get_stuck(struct device_memory *bad, uint8_t **slot, size_t room) {
+    struct device_job job;
+    struct device_gpu gpu;
+    g_reap_ms = 100;
+    open_good("failed");
+    g_reap_ms = 60000;
+    assert_true(device_workers.gpu(g_device, 0, &gpu));
+    g_stuck = gpu.worker;
+    *bad = import(0);
+    *slot = device_workers.alloc(g_device, room);
+    assert_non_null(*slot);
+    assert_false(submit(&job, bad, *slot));
+    poll_until(&g_done, 1);
+    assert_int_equal(job.result, zipcclUnhandledDeviceError);
+    assert_non_null(strstr(job.why, "GPU 0 is broken"));
+    assert_non_null(strstr(job.why, "not gone after 0.1 s"));
+    assert_int_equal(g_lost, 1);
+    assert_true(device_workers.gpu(g_device, 0, &gpu));
+    assert_non_null(strstr(gpu.failed, "not gone"));
+    assert_int_equal(gpu.worker, g_stuck);
+    device_workers.free(g_device, *slot, room);
+}
+
+static void test_stuck(void **state) {
+    struct device_job job;
+    struct device_memory bad, refused;
+    struct device_gpu gpu;
+    const size_t room = COUNT * 16;
+    const uint8_t uuid[DEVICE_UUID_BYTES] = {1};
+    static const uint8_t handle[DEVICE_IPC_BYTES];
+    const struct device_import in = {.kind = DEVICE_MEMORY_CUDA_IPC,
+                                     .fd = -1,
+                                     .bytes = COUNT,
+                                     .handle = handle,
+                                     .uuid = uuid,
+                                     .pid = 1,
+                                     .process_start = 1,
+                                     .id = 12345};
+    const char *why = "";
+    uint8_t *slot, *other;
+    (void)state;
+    get_stuck(&bad, &slot, room);
+    other = device_workers.alloc(g_device, room);
+    assert_non_null(other);
+    assert_ptr_not_equal(other, slot);
+    /* The GPU is out of use, the other one is not. */
+    assert_true(submit(&job, &bad, other));
+    assert_non_null(strstr(job.why, "not gone"));
+    assert_int_equal(waited_import(g_device, &in, &refused, &why), zipcclUnhandledDeviceError);
+    assert_non_null(strstr(why, "not gone"));
+    struct device_memory good = import(1);
+    g_done = 0;
+    assert_false(submit(&job, &good, other));
+    poll_until(&g_done, 1);
+    assert_int_equal(job.result, zipcclSuccess);
+    assert_int_equal(g_up, 0);
+    /* It goes in the end: a new one takes what is new, and its memory is free again. */
+    assert_int_equal(setenv(FAKE_WORKER, "works", 1), 0);
+    g_stuck = 0;
+    poll_until(&g_up, 1);
+    assert_int_equal(g_lost, 1);
+    assert_true(device_workers.gpu(g_device, 0, &gpu) && gpu.restarts == 1 && !gpu.failed);
+    assert_ptr_equal(device_workers.alloc(g_device, room), slot);
+    struct device_memory fresh = import(0);
+    g_done = 0;
+    assert_false(submit(&job, &fresh, slot));
+    poll_until(&g_done, 1);
+    assert_int_equal(job.result, zipcclSuccess);
+    waited_release(g_device, &bad);
+    waited_release(g_device, &good);
+    waited_release(g_device, &fresh);
+    device_workers.free(g_device, slot, room);
+    device_workers.free(g_device, other, room);
+    device_workers.close(g_device);
+}
+
+/* Nor does it keep the daemon. */
+static void test_stuck_at_the_end(void **state) {
+    struct device_memory bad;
+    uint8_t *slot;
+    (void)state;
+    get_stuck(&bad, &slot, COUNT * 16);
+    waited_release(g_device, &bad);
+    device_workers.close(g_device);
+    assert_int_equal(waitpid(g_stuck, NULL, 0), g_stuck);
+    g_stuck = 0;
+}
+
 /* An error of a job alone; its text has no end. */
 static void test_refuses(void **state) {
     struct device_job job;
@@ -252,9 +350,9 @@ int main(int argc, char **argv) {
     int fd;
     if (argc == 2 && sscanf(argv[1], "--worker=%d", &fd) == 1)
         return fake_worker_run(fd);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_dies),    cmocka_unit_test(test_failed),
-                                       cmocka_unit_test(test_stops),   cmocka_unit_test(test_lies),
-                                       cmocka_unit_test(test_refuses), cmocka_unit_test(test_start),
-                                       cmocka_unit_test(test_scratch)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dies),    cmocka_unit_test(test_failed), cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_lies),    cmocka_unit_test(test_stuck),  cmocka_unit_test(test_stuck_at_the_end),
+        cmocka_unit_test(test_refuses), cmocka_unit_test(test_start),  cmocka_unit_test(test_scratch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
