@@ -16,9 +16,6 @@
 #include "kernels/dtype.h"
 #include "proto/op.h"
 
-#define PART_VALUES 512u        /* all-reduce: a node's part is a multiple, the last ones may be empty */
-#define SMALL_BYTES (64u << 10) /* all-reduce: all nodes exchange everything */
-#define SMALL_NODES 8u
 #define LEAST_BYTES (64u << 10) /* of an uneven all-to-all: transfers below it are raw */
 
 bool comm_choices_init(struct comm *c) {
@@ -55,38 +52,20 @@ static uint64_t uneven_values(const struct comm *c, const uint64_t *counts, uint
     return sent > received ? sent : received;
 }
 
-/* Whether every node sends something to every other one. */
-static bool all_hear(const struct comm *c, const struct comm_pending *p, uint64_t size) {
+/* Whether every node, or rank, sends something to every other one. */
+static bool all_hear(const struct comm *c, const struct comm_pending *p) {
     const struct wire_request *r = &p->request;
-    uint64_t part;
-    uint32_t node;
-    switch ((zipcclOp_t)r->op) {
-    case zipcclOpAllGather:
-    case zipcclOpReduceScatter:
+    const struct plan_op op = {
+        .op = (zipcclOp_t)r->op, .dtype = (zipcclDataType_t)r->dtype, .count = r->count, .counts = p->counts};
+    switch (op.op) {
     case zipcclOpAllToAll:
         return r->count > 0;
     case zipcclOpAllToAllCapped:
         return r->max_count > 0; /* whatever the counts are, a header travels */
     case zipcclOpAllToAllv:
         return true; /* pairs that exchange no values exchange a header */
-    case zipcclOpAllReduce:
-        if (c->nnodes <= SMALL_NODES && r->count * size <= SMALL_BYTES)
-            return r->count > 0;
-        part = (r->count + c->nnodes - 1) / c->nnodes;
-        part = (part + PART_VALUES - 1) / PART_VALUES * PART_VALUES;
-        return r->count > part * (c->nnodes - 1);
-    case zipcclOpAllGatherv:
-    case zipcclOpReduceScatterv:
-        for (node = 0; node < c->nnodes; node++) {
-            bool any = false;
-            for (uint32_t i = 0; i < c->nranks && !any; i++)
-                any = c->rank_node[i] == node && p->counts[i] > 0;
-            if (!any)
-                return false;
-        }
-        return true;
     default:
-        return false;
+        return plan_all_hear(&op, &c->topology);
     }
 }
 
@@ -113,7 +92,7 @@ static struct switch_want want_of(const struct comm *c, const struct comm_pendin
     }
     w.bytes = count * size;
     /* Around a ring a node hears from its neighbours alone. */
-    w.full = all_hear(c, p, size) && !(op_reduces(w.op) && w.arm == zipcclArmRing);
+    w.full = all_hear(c, p) && !(op_reduces(w.op) && w.arm == zipcclArmRing);
     return w;
 }
 

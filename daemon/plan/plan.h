@@ -132,6 +132,9 @@ struct plan_args {
  * PreMulSum takes the hierarchical arm alone: the scalars of other nodes are not known here. */
 ZIPCCL_MUST_CHECK zipcclResult_t plan_build(const struct plan_args *args, struct plan **plan);
 void plan_free(struct plan *plan);
+/* Whether every node sends something to every other one; of gathers and reductions to all, whose arm is not the ring.
+ */
+bool plan_all_hear(const struct plan_op *op, const struct plan_topology *topology);
 
 /* One direction between this rank and another one. */
 struct plan_transfer {

@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#include "kernels/dtype.h"
+
 #define MAX_TILES   (1u << 26)
 #define SMALL_BYTES (64u << 10)
 #define SMALL_NODES 8u
@@ -82,11 +84,15 @@ out:
     free(left);
 }
 
+/* The last ones may be empty. */
+static uint64_t part_values(uint64_t total, uint64_t parts) {
+    uint64_t part = (total + parts - 1) / parts;
+    return parts > 1 ? (part + PART_VALUES - 1) / PART_VALUES * PART_VALUES : part;
+}
+
 void builder_tiles_of_nodes(struct builder *b, struct builder_tiles *tiles, uint32_t only_node) {
     uint64_t total = b->op->count, parts = only_node == BUILDER_NONE ? b->nnodes : 1;
-    uint64_t part = (total + parts - 1) / parts;
-    if (parts > 1)
-        part = (part + PART_VALUES - 1) / PART_VALUES * PART_VALUES;
+    uint64_t part = part_values(total, parts);
     uint64_t chunk = plan_chunk_count(b->op->dtype, part * b->value_bytes, b->args->chunk_bytes);
     if (!open_lists(b, tiles, total / chunk + parts))
         return;
@@ -124,8 +130,41 @@ void builder_tiles_free(struct builder_tiles *tiles) {
     *tiles = (struct builder_tiles){0};
 }
 
+static bool is_small(uint32_t nnodes, uint64_t bytes) {
+    return nnodes <= SMALL_NODES && bytes <= SMALL_BYTES;
+}
+
 bool builder_is_small(const struct builder *b) {
-    return b->nnodes <= SMALL_NODES && b->op->count * b->value_bytes <= SMALL_BYTES;
+    return is_small(b->nnodes, b->op->count * b->value_bytes);
+}
+
+static bool all_have(const uint64_t *counts, const struct plan_topology *t) {
+    for (uint32_t node = 0; node < t->nnodes; node++) {
+        bool any = false;
+        for (uint32_t r = 0; r < t->nranks && !any; r++)
+            any = t->rank_node[r] == node && counts[r] > 0;
+        if (!any)
+            return false;
+    }
+    return true;
+}
+
+bool plan_all_hear(const struct plan_op *op, const struct plan_topology *t) {
+    switch (op->op) {
+    case zipcclOpAllGather:
+    case zipcclOpReduceScatter:
+        return op->count > 0;
+    case zipcclOpAllReduce:
+        if (t->nnodes < 2 || is_small(t->nnodes, op->count * dtype_get(op->dtype)->bytes))
+            return op->count > 0;
+        /* Who has a part hears from all, and tells all: no two may be without. */
+        return op->count > part_values(op->count, t->nnodes) * (t->nnodes - 2);
+    case zipcclOpAllGatherv:
+    case zipcclOpReduceScatterv:
+        return all_have(op->counts, t);
+    default:
+        return false;
+    }
 }
 
 uint32_t builder_local(const struct builder *b, uint32_t rank) {

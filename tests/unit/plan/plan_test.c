@@ -270,6 +270,73 @@ static void test_wide_nodes(void **state) {
     }
 }
 
+/* Who sends something to whom, from the plans of all nodes. */
+static bool is_heard_by_all(const struct plan_op *op, const struct plan_topology *t) {
+    for (uint32_t node = 0; node < t->nnodes; node++) {
+        const struct plan_args args = {
+            .ops = op, .nops = 1, .node = node, .topology = t, .chunk_bytes = 4u << 20, .window = 2};
+        struct plan *plan;
+        uint32_t told = 0;
+        assert_int_equal(plan_build(&args, &plan), zipcclSuccess);
+        for (uint32_t i = 0; i < plan->nsteps; i++) {
+            if (plan->steps[i].kind == PLAN_SEND)
+                told |= 1u << plan->steps[i].peer;
+        }
+        plan_free(plan);
+        if (told != ((1u << t->nnodes) - 1) - (1u << node))
+            return false;
+    }
+    return true;
+}
+
+/* The switcher goes by what all nodes hear from each other: the claim is what plans do, at the bounds where parts of
+ * all-reduce get empty (of 512 values or a multiple), and for few nodes and many. */
+static void test_all_hear(void **state) {
+    static const zipcclOp_t ops[] = {zipcclOpAllReduce, zipcclOpAllGather, zipcclOpReduceScatter, zipcclOpAllGatherv,
+                                     zipcclOpReduceScatterv};
+    unsigned all = 0, some = 0;
+    (void)state;
+    for (uint32_t nodes = 2; nodes <= 12; nodes++) {
+        const uint64_t edges[] = {1,
+                                  512,
+                                  513,
+                                  512 * (nodes - 2),
+                                  512 * (nodes - 1),
+                                  512 * nodes,
+                                  1024 * (nodes - 2),
+                                  1024 * (nodes - 1),
+                                  16384,
+                                  100001};
+        for (unsigned k = 0; k < 3 * sizeof(edges) / sizeof(edges[0]); k++) {
+            uint32_t rank_node[MAX_RANKS];
+            uint64_t counts[MAX_RANKS];
+            if (edges[k / 3] + k % 3 < 2)
+                continue; /* of nothing: a barrier */
+            struct plan_topology t = {.nnodes = nodes, .rank_node = rank_node};
+            t.nranks = lay_out(UNEVEN, nodes, nodes <= MAX_RANKS / 2 ? 1 + k % 2 : 1, rank_node);
+            for (unsigned i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
+                struct plan_op op = {.op = ops[i],
+                                     .dtype = zipcclFloat32,
+                                     .codec = k % 2 ? zipcclCodecTier : zipcclCodecRaw,
+                                     .arm = k % 4 < 2 ? zipcclArmHierarchical : zipcclArmFlat,
+                                     .redop = zipcclSum,
+                                     .count = edges[k / 3] + k % 3 - 1};
+                if (op.op == zipcclOpAllGatherv || op.op == zipcclOpReduceScatterv)
+                    op.counts = uneven(op.count + 4, t.nranks, nodes * 31 + k, counts);
+                if (part_of(&op, &t, UINT32_MAX) == 0)
+                    continue;
+                const bool heard = is_heard_by_all(&op, &t);
+                if (plan_all_hear(&op, &t) != heard)
+                    fail_msg("%s of %llu on %u nodes: all are%s heard", op_name(op.op), (unsigned long long)op.count,
+                             nodes, heard ? "" : " not");
+                all += heard && op.op == zipcclOpAllReduce && nodes > 8;
+                some += !heard && op.op == zipcclOpAllReduce && nodes > 8;
+            }
+        }
+    }
+    assert_true(all > 10 && some > 10);
+}
+
 static void test_groups(void **state) {
     (void)state;
     static const zipcclOp_t ops[] = {zipcclOpAllGather,     zipcclOpBroadcast,      zipcclOpAllGatherv,
@@ -403,14 +470,14 @@ static void test_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_gather),     cmocka_unit_test(test_all_gather_v),
-        cmocka_unit_test(test_wide_nodes),     cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_reduce_scatter), cmocka_unit_test(test_reduce_scatter_v),
-        cmocka_unit_test(test_all_reduce),     cmocka_unit_test(test_reduce),
-        cmocka_unit_test(test_broadcast),      cmocka_unit_test(test_barrier),
-        cmocka_unit_test(test_many_chunks),    cmocka_unit_test(test_slot_memory),
-        cmocka_unit_test(test_bad_arguments),  cmocka_unit_test(test_chunk_count),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_all_gather),       cmocka_unit_test(test_all_gather_v),
+        cmocka_unit_test(test_wide_nodes),       cmocka_unit_test(test_all_hear),
+        cmocka_unit_test(test_groups),           cmocka_unit_test(test_reduce_scatter),
+        cmocka_unit_test(test_reduce_scatter_v), cmocka_unit_test(test_all_reduce),
+        cmocka_unit_test(test_reduce),           cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_barrier),          cmocka_unit_test(test_many_chunks),
+        cmocka_unit_test(test_slot_memory),      cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_chunk_count),      cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
