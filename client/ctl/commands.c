@@ -5,7 +5,10 @@
 #include <stddef.h>
 
 #include "client/ctl/ctl.h"
+#include "kernels/codec.h"
 
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
 #define OPTION_JSON                                                                                                    \
     { "json", NULL, NULL, "JSON for programs, on one object", false }
 #define OPTION_SOCKET                                                                                                  \
@@ -124,7 +127,9 @@ static const struct ctl_option simulate_options[] = {
     {"codec-gbps", "ENC[/DEC]", "2400/4000", "encode and decode, in values, of one worker", false},
     {"encode-gbps", "GBIT", NULL, "encode alone", false},
     {"decode-gbps", "GBIT", NULL, "decode alone", false},
-    {"ratio", "[TOP7/]TIER", NULL, "bytes of values / coded bytes; else those of Gaussian values", false},
+    {"ratio", "[TOP7/]TIER", NULL,
+     "bytes of values / coded bytes; else the usual: of BF16 by tier " TEXT(CODEC_USUAL_RATIO) ", as of weights",
+     false},
     {"workers", "N", NULL, "steps of work at once on a node; else as many as ranks", false},
     {"latency-us", "US", "5", "L: from node to node", false},
     {"overhead-us", "US", "1", "o: of the daemon's loop, for each send and each receive", false},

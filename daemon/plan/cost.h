@@ -36,7 +36,7 @@ struct cost {
     double ratio[zipcclNumCodecs][zipcclNumTypes];
 };
 
-/* Defaults: 8 GPUs a node, 400 Gbit/s; the ratios of Gaussian values. */
+/* Defaults: 8 GPUs a node, 400 Gbit/s; the usual ratios. */
 void cost_defaults(struct cost *cost);
 
 /* Bytes on the wire of `part` of count values. */

@@ -31,9 +31,12 @@ GPUS = {"A6000": ("86", 768, 84, 1.80), "A100-80": ("80", 2039, 108, 1.41), "L40
         "H100": ("90", 3350, 132, 1.83), "H200": ("90", 4800, 132, 1.83), "B200": ("100", 8000, 148, 1.85)}
 # Lanes per SM and clock, of the throughput table of NVIDIA's programming guide. A warp's shuffle goes where shared memory does.
 RATES = {"issue": 128, "integer": 64, "multiply": 64, "special": 16, "floating": 64, "shared": 32}
-THREADS, RATIO = 512, 1.49  # RATIO: of BF16; other dtypes are taken to save as many bytes a value, FP8 half
+THREADS = 512
 SOURCE = '#include "kernels/cuda/codec_kernels.cuh"\n#include "kernels/cuda/reduce_kernels.cuh"\n'
 BITS = {"e4m3": 4, "e5m2": 3, "fp16": 3}
+# Of BF16, as the simulator has it; other dtypes are taken to save as many bytes a value, FP8 half.
+with open(os.path.join(ROOT, "kernels", "codec.h"), encoding="utf-8") as header:
+    RATIO = float(re.search(r"^#define CODEC_USUAL_RATIO ([0-9.]+)$", header.read(), re.M).group(1))
 DECODE = {"tier": 2 * 32768 + 64 * 128, "top7": 2 * 32768 + 64 * 192}
 
 

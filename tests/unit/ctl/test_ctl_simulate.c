@@ -108,6 +108,7 @@ static void tables(void **state) {
     expect("--op all-gather --nodes 600 --size 64KiB", 0, "one was simulated for all");
     expect("--op all-to-all --nodes 2 --ranks-per-node 2 --size 4MiB --phases two", 0, "<- wins");
     expect("--help", 0, "--late RANK=TIME...");
+    expect("--help", 0, "of BF16 by tier 1.488");
 }
 
 static json_t *json_of(const char *options) {
