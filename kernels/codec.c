@@ -85,32 +85,33 @@ static size_t tier_encode(const struct group_io *io, const uint8_t *src, uint8_t
     *dynamic_bytes = 0;
     if (!n1)
         return bytes;
-    uint8_t *at = dynamic, *last = one;
-    size_t plane = layout_plane(n1);
-    const unsigned n2 = ops->compact(2, one, n1, at, at + plane, two);
-    at += 2 * plane;
-    plane = layout_plane(n2);
-    const unsigned n3 = ops->compact(3, two, n2, at, at + plane, one);
-    at += 2 * plane;
-    plane = layout_plane(n3);
+    uint8_t *last = one;
+    struct layout_dynamic l = {{{0}}, 0, 0};
+    layout_add_tier(&l, 2, n1);
+    const unsigned n2 = ops->compact(2, one, n1, dynamic + l.planes[2][0], dynamic + l.planes[2][1], two);
+    layout_add_tier(&l, 3, n2);
+    const unsigned n3 = ops->compact(3, two, n2, dynamic + l.planes[3][0], dynamic + l.planes[3][1], one);
+    layout_end_tiers(&l, n3);
     unsigned n4 = n3;
-    const size_t before = (size_t)(at - dynamic), without = layout_align(before + n3, ZFMT_ALIGN);
-    if (layout_align(before + 2 * plane, ZFMT_ALIGN) < without) { /* it can pay */
-        n4 = ops->compact(4, one, n3, at, at + plane, two);
-        if (layout_align(before + 2 * plane + n4, ZFMT_ALIGN) < without) {
-            at += 2 * plane;
+    struct layout_dynamic with = l;
+    layout_add_tier(&with, 4, n3);
+    layout_end_tiers(&with, 0);
+    if (with.size < l.size) { /* it can pay */
+        n4 = ops->compact(4, one, n3, dynamic + with.planes[4][0], dynamic + with.planes[4][1], two);
+        layout_end_tiers(&with, n4);
+        if (with.size < l.size) {
+            l = with;
             last = two;
         } else {
             n4 = n3;
         }
     }
-    const size_t raw = (size_t)(at - dynamic), size = layout_align(raw + n4, ZFMT_ALIGN);
-    put_raw(at, last, n4, size - raw);
+    put_raw(dynamic + l.raw, last, n4, l.size - l.raw);
     g->n[0] = (uint16_t)n1;
     g->n[1] = (uint16_t)n2;
     g->n[2] = (uint16_t)n3;
     g->n[3] = (uint16_t)n4;
-    *dynamic_bytes = size;
+    *dynamic_bytes = l.size;
     return bytes;
 }
 

@@ -98,15 +98,24 @@ static inline bool layout_has_tier4(const struct zfmt_group *g) {
     return g->n[3] != g->n[2];
 }
 
+/* Tier t, of which n escapes come in: its planes follow what is there. */
+static inline void layout_add_tier(struct layout_dynamic *l, unsigned t, size_t n) {
+    const size_t plane = layout_plane(n);
+    l->planes[t][0] = l->raw;
+    l->planes[t][1] = l->raw + plane;
+    l->raw += 2 * plane;
+}
+
+/* n escapes go raw, behind all tiers. */
+static inline void layout_end_tiers(struct layout_dynamic *l, size_t n) {
+    l->size = layout_align(l->raw + n, ZFMT_ALIGN);
+}
+
 static inline struct layout_dynamic layout_tier_dynamic(const struct zfmt_group *g) {
     struct layout_dynamic l = {{{0}}, 0, 0};
-    for (unsigned t = 2; t <= (layout_has_tier4(g) ? ZFMT_TIERS : 3); t++) {
-        const size_t plane = layout_plane(g->n[t - 2]);
-        l.planes[t][0] = l.raw;
-        l.planes[t][1] = l.raw + plane;
-        l.raw += 2 * plane;
-    }
-    l.size = layout_align(l.raw + g->n[ZFMT_TIERS - 1], ZFMT_ALIGN);
+    for (unsigned t = 2; t <= (layout_has_tier4(g) ? ZFMT_TIERS : 3); t++)
+        layout_add_tier(&l, t, g->n[t - 2]);
+    layout_end_tiers(&l, g->n[ZFMT_TIERS - 1]);
     return l;
 }
 
