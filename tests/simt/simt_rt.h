@@ -5,8 +5,8 @@
  * Anything that a GPU would leave undefined (mismatched collectives, a deadlock, a misaligned access) stops the program
  * with the kernel, the block, the thread and the source line.
  *
- * The runtime is a translation unit of its own, always compiled without sanitizers: what it does is invisible to them,
- * and it tells them of fibers, barriers and pending copies through their interfaces (SIMT_ASAN, SIMT_TSAN).
+ * The runtime's files (simt_fiber.h) are always compiled without sanitizers: what they do is invisible to them,
+ * and they tell them of fibers, barriers and pending copies through their interfaces (SIMT_ASAN, SIMT_TSAN).
  */
 #ifndef ZIPCCL_TESTS_SIMT_RT_H
 #define ZIPCCL_TESTS_SIMT_RT_H
