@@ -10,8 +10,6 @@
 #    error "the fiber switch is written for x86-64"
 #endif
 
-/* Saves the callee-saved registers on the current stack, its top in *from, and goes on where `to` was left. */
-extern "C" void simt_switch(void **from, void *to);
 asm(R"(
 .text
 .globl simt_switch
@@ -56,37 +54,6 @@ void shuffle(unsigned *v, unsigned n) {
         v[i - 1] = v[j];
         v[j] = t;
     }
-}
-
-void to_main(bool last) {
-    Fiber &f = me();
-    rt.switches++;
-#ifdef SIMT_TSAN
-    __tsan_switch_to_fiber(rt.main_tsan, __tsan_switch_to_fiber_no_sync);
-#endif
-#ifdef SIMT_ASAN
-    __sanitizer_start_switch_fiber(last ? nullptr : &f.fake_stack, rt.main_stack, rt.main_stack_bytes);
-#endif
-    (void)last;
-    simt_switch(&f.sp, rt.main_sp);
-#ifdef SIMT_ASAN
-    __sanitizer_finish_switch_fiber(f.fake_stack, &rt.main_stack, &rt.main_stack_bytes);
-#endif
-}
-
-void to_fiber(Fiber &f) {
-    cur = &f.lane;
-#ifdef SIMT_TSAN
-    __tsan_switch_to_fiber(f.tsan, __tsan_switch_to_fiber_no_sync);
-#endif
-#ifdef SIMT_ASAN
-    __sanitizer_start_switch_fiber(&rt.main_fake, f.stack, f.stack_bytes);
-#endif
-    simt_switch(&rt.main_sp, f.sp);
-#ifdef SIMT_ASAN
-    __sanitizer_finish_switch_fiber(rt.main_fake, nullptr, nullptr);
-#endif
-    cur = nullptr;
 }
 
 /* A barrier without a count waits for the threads that live: one that leaves may be the last it waited for. */

@@ -21,7 +21,11 @@
 #    include <sanitizer/tsan_interface.h>
 #endif
 
+/* Saves the callee-saved registers on the current stack, its top in *from, and goes on where `to` was left. */
+extern "C" void simt_switch(void **from, void *to);
+
 namespace simt {
+#pragma GCC visibility push(hidden)
 namespace inside {
 
 /* A growing array of plain data. Not std::vector: its instances could be taken from instrumented code. */
@@ -129,8 +133,6 @@ inline Fiber &me() {
 
 /* simt_fiber.cpp */
 void shuffle(unsigned *v, unsigned n); /* by config.seed */
-void to_main(bool last);
-void to_fiber(Fiber &f);
 [[noreturn]] void leave();
 void prepare(Fiber &f, unsigned index); /* a thread of the next block */
 
@@ -140,6 +142,38 @@ void release_barrier(unsigned id);
 /* simt_report.cpp */
 const char *name_of(Warp op);
 bool same_place(const Loc &a, const Loc &b);
+
+/* Switches are what a program does most: so they are here. */
+inline void to_main(bool last) {
+    Fiber &f = me();
+    rt.switches++;
+#ifdef SIMT_TSAN
+    __tsan_switch_to_fiber(rt.main_tsan, __tsan_switch_to_fiber_no_sync);
+#endif
+#ifdef SIMT_ASAN
+    __sanitizer_start_switch_fiber(last ? nullptr : &f.fake_stack, rt.main_stack, rt.main_stack_bytes);
+#endif
+    (void)last;
+    simt_switch(&f.sp, rt.main_sp);
+#ifdef SIMT_ASAN
+    __sanitizer_finish_switch_fiber(f.fake_stack, &rt.main_stack, &rt.main_stack_bytes);
+#endif
+}
+
+inline void to_fiber(Fiber &f) {
+    cur = &f.lane;
+#ifdef SIMT_TSAN
+    __tsan_switch_to_fiber(f.tsan, __tsan_switch_to_fiber_no_sync);
+#endif
+#ifdef SIMT_ASAN
+    __sanitizer_start_switch_fiber(&rt.main_fake, f.stack, f.stack_bytes);
+#endif
+    simt_switch(&rt.main_sp, f.sp);
+#ifdef SIMT_ASAN
+    __sanitizer_finish_switch_fiber(rt.main_fake, nullptr, nullptr);
+#endif
+    cur = nullptr;
+}
 
 /* What sanitizers know of an order between threads: the clocks of all waiters meet at the barrier's address.
  * Shuffles and votes give no such order, as on the GPU: __syncwarp and __syncthreads alone do. */
@@ -163,6 +197,7 @@ template <class Pick> inline void order_waiters(char *at, Pick waits) {
 }
 
 } // namespace inside
+#pragma GCC visibility pop
 } // namespace simt
 
 #endif
