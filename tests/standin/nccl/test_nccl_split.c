@@ -23,7 +23,7 @@ static const struct group one = {.key = 1, .to = 2, .locals = 3},
 static const struct group deaf = {.key = 3, .to = 2, .locals = 3};
 /* Of one: */
 static const struct group left = {.key = 11, .to = 2, .locals = 1, .backwards = true},
-                          right = {.key = 12, .to = 2, .locals = 2};
+                          right = {.key = 12, .to = 2, .locals = 2}, late = {.key = 13, .to = 2, .locals = 3};
 /* Of two: */
 static const struct group some = {.key = 21, .to = 1, .locals = 3, .backwards = true};
 /* Of some: */
@@ -166,7 +166,7 @@ static int orders(struct rank *rank) {
     return 0;
 }
 
-/* One node does not want it; none is in any of the new ones; then it is done. */
+/* One node does not want it, which is in a new one or in none; no node is in any of them; then it is done, twice. */
 static int unwanted(struct rank *rank) {
     struct node node;
     struct parting p;
@@ -177,11 +177,15 @@ static int unwanted(struct rank *rank) {
     CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
     part(&node, &p, &one, 2, true, NULL, NULL);
     CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
-    part(&node, &p, &one, 3, true, &some, &some);
-    if (has(&some, rank->rank))
-        chat(&node, &some, 2);
-    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess);
-    CHECK(p.split.made == (has(&some, rank->rank) ? 1 : 0));
+    part(&node, &p, &one, 3, rank->rank != 2, &again_left, &again_right);
+    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
+    for (uint32_t number = 4; number < 6; number++) {
+        const struct group *g = number == 4 ? &some : &late;
+        part(&node, &p, &one, number, true, g, g);
+        chat(&node, g, 2);
+        CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess);
+        CHECK(p.split.made == (has(g, rank->rank) ? 1 : 0));
+    }
     chat(&node, &one, 2);
     close_node(&node);
     return 0;
