@@ -10,6 +10,9 @@
 
 #define WIRE_VERSION_MIN 2u
 #define WIRE_VERSION_MAX 2u
+/* What daemons say to each other, over their links and over the fabric (the messages of NCCL's order among them).
+ * Daemons of different ones refuse each other, as all nodes of a job are of one release; clients do not see it. */
+#define WIRE_PEER_VERSION 2u
 
 /* Feature bits of the hello; both sides use what both have. */
 #define WIRE_FEATURE_VERIFY (1u << 0)

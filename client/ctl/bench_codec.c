@@ -10,15 +10,18 @@
 #include <string.h>
 
 #include "client/ctl/chunks.h"
+#include "client/ctl/core_probe.h"
 #include "client/ctl/units.h"
 #include "kernels/dtype.h"
 
-#define SAMPLE_NS  1000000u
-#define MIN_ROUNDS 5u
+#define SAMPLE_NS 200000u
+#define CACHED    (16u << 20)
+/* Where the core is shared, rounds go on for this many times the time asked, for rounds alone. */
+#define PATIENCE 4
 
-/* Bytes of values a second of a case, by round. */
+/* Bytes of values a second of a case, by round; and the longest of the probes of the core around them. */
 struct series {
-    double copy[BENCH_MAX_ROUNDS], encode[BENCH_MAX_ROUNDS], decode[BENCH_MAX_ROUNDS];
+    double copy[BENCH_MAX_ROUNDS], encode[BENCH_MAX_ROUNDS], decode[BENCH_MAX_ROUNDS], probe[BENCH_MAX_ROUNDS];
 };
 
 struct state {
@@ -28,6 +31,7 @@ struct state {
     void *scratch;
     size_t coded;          /* by the last encode */
     struct series *series; /* of each case */
+    double least_probe;
 };
 
 typedef bool work_fn(struct state *s, const struct bench_case *c);
@@ -52,8 +56,11 @@ static bool do_decode(struct state *s, const struct bench_case *c) {
     return peers_decode(c->peer, s->scratch, s->peer_coded, s->back, s->b->count);
 }
 
-/* Bytes of values a second over at least SAMPLE_NS; 0: the work failed. */
+/* Bytes of values a second over at least SAMPLE_NS; 0: the work failed. What fits a cache runs once before, or the
+ * first of the sample would find the cache of the work before. */
 static double sample(struct state *s, const struct bench_case *c, work_fn *work) {
+    if (s->b->bytes <= CACHED && !work(s, c))
+        return 0;
     uint64_t start = units_now_ns(), now;
     size_t times = 0;
     do {
@@ -70,27 +77,73 @@ static size_t series_of(const struct bench_codec *b) {
     return b->ncases ? b->ncases : 1;
 }
 
+/* The probes of a round: the longest of them is kept. */
+static void probe(struct state *s, struct series *series, size_t round, bool first) {
+    const double ns = (s->b->probe ? s->b->probe : core_probe)();
+    if (s->least_probe == 0 || ns < s->least_probe)
+        s->least_probe = ns;
+    if (first || ns > series->probe[round])
+        series->probe[round] = ns;
+}
+
 static bool one_round(struct state *s, size_t round, bool compare) {
     struct bench_codec *b = s->b;
     for (size_t i = 0; i < series_of(b); i++) {
         struct bench_case *c = &b->cases[i];
         struct series *series = &s->series[i];
-        (void)do_memcpy(s, NULL); /* warms both buffers for all */
+        probe(s, series, round, true);
         series->copy[round] = sample(s, NULL, do_memcpy);
+        probe(s, series, round, false);
         if (i == b->ncases)
             break;
         if (!c->peer && !codec_isa_force(c->isa))
             return false;
         series->encode[round] = sample(s, c, do_encode);
+        probe(s, series, round, false);
         if (compare)
             memset(s->back, 0xa5, b->bytes);
         series->decode[round] = sample(s, c, do_decode);
+        probe(s, series, round, false);
         c->ratio = s->coded ? (double)b->bytes / (double)s->coded : 0;
         if (series->encode[round] == 0 || series->decode[round] == 0 ||
             (compare && memcmp(s->back, b->values, b->bytes) != 0))
             c->exact = false;
     }
     return true;
+}
+
+static bool was_alone(const struct state *s, const struct series *series, size_t round) {
+    return series->probe[round] <= s->least_probe * CORE_PROBE_SHARED;
+}
+
+/* Rounds with the core to itself, of the series that has least of them. */
+static size_t least_alone(const struct state *s) {
+    size_t least = s->b->rounds;
+    for (size_t i = 0; i < series_of(s->b); i++) {
+        size_t alone = 0;
+        for (size_t r = 0; r < s->b->rounds; r++)
+            alone += was_alone(s, &s->series[i], r);
+        least = alone < least ? alone : least;
+    }
+    return least;
+}
+
+/* Moves the rounds that count to the front and returns their number; *alone: how many had the core to themselves. */
+static size_t keep_counted(const struct state *s, struct series *series, size_t *alone) {
+    *alone = 0;
+    for (size_t r = 0; r < s->b->rounds; r++)
+        *alone += was_alone(s, series, r);
+    if (*alone < BENCH_MIN_ROUNDS)
+        return s->b->rounds;
+    size_t n = 0;
+    for (size_t r = 0; r < s->b->rounds; r++) {
+        if (!was_alone(s, series, r))
+            continue;
+        series->copy[n] = series->copy[r];
+        series->encode[n] = series->encode[r];
+        series->decode[n++] = series->decode[r];
+    }
+    return n;
 }
 
 struct bench_rate bench_rate_of(double *bps, const double *copy, size_t rounds, double *scratch) {
@@ -109,11 +162,14 @@ static void summarize(struct state *s) {
     double scratch[BENCH_MAX_ROUNDS], medians[BENCH_MAX_CASES];
     for (size_t i = 0; i < series_of(b); i++) {
         struct series *series = &s->series[i];
+        size_t alone;
+        const size_t n = keep_counted(s, series, &alone);
         if (i < b->ncases) {
-            b->cases[i].encode = bench_rate_of(series->encode, series->copy, b->rounds, scratch);
-            b->cases[i].decode = bench_rate_of(series->decode, series->copy, b->rounds, scratch);
+            b->cases[i].alone = alone;
+            b->cases[i].encode = bench_rate_of(series->encode, series->copy, n, scratch);
+            b->cases[i].decode = bench_rate_of(series->decode, series->copy, n, scratch);
         }
-        const struct bench_rate copy = bench_rate_of(series->copy, series->copy, b->rounds, scratch);
+        const struct bench_rate copy = bench_rate_of(series->copy, series->copy, n, scratch);
         medians[i] = copy.bps;
         b->memcpy.best_bps = copy.best_bps > b->memcpy.best_bps ? copy.best_bps : b->memcpy.best_bps;
     }
@@ -145,7 +201,8 @@ zipcclResult_t bench_codec_run(struct bench_codec *b, void (*progress)(double sh
     bool last = false;
     for (b->rounds = 0; !last && b->rounds < BENCH_MAX_ROUNDS; b->rounds++) {
         uint64_t spent = units_now_ns() - start;
-        last = (b->rounds + 1 >= MIN_ROUNDS && spent >= budget) || b->rounds + 1 == BENCH_MAX_ROUNDS;
+        const bool enough = least_alone(&s) >= BENCH_MIN_ROUNDS || spent >= PATIENCE * budget;
+        last = (b->rounds + 1 >= BENCH_MIN_ROUNDS && spent >= budget && enough) || b->rounds + 1 == BENCH_MAX_ROUNDS;
         if (progress)
             progress(spent >= budget ? 1 : (double)spent / (double)budget);
         if (!one_round(&s, b->rounds, last))

@@ -112,6 +112,14 @@ static void rate_cells(struct table *table, const struct bench_rate *rate, const
     table_cell(table, "%.2f", best_share(rate, copy));
 }
 
+/* Rounds that had the core to themselves, of all. */
+static void rounds_cell(struct table *table, const struct bench_codec *b, const struct bench_case *c) {
+    if (c->gpu)
+        table_cell(table, "%zu", b->rounds);
+    else
+        table_cell(table, "%zu/%zu", c->alone, b->rounds);
+}
+
 static void report(struct plan *p, const char *name, const struct bench_codec *b) {
     const char *dtype = dtype_get(b->dtype)->name;
     char size[UNITS_TEXT];
@@ -123,6 +131,7 @@ static void report(struct plan *p, const char *name, const struct bench_codec *b
     table_cell(p->table, "1.000");
     for (int i = 0; i < 2; i++)
         rate_cells(p->table, &b->memcpy, &b->memcpy);
+    table_cell(p->table, "-");
     table_cell(p->table, "equal");
     for (size_t i = 0; i < b->ncases; i++) {
         const struct bench_case *c = &b->cases[i];
@@ -134,19 +143,21 @@ static void report(struct plan *p, const char *name, const struct bench_codec *b
         table_cell(p->table, "%.3f", c->ratio);
         rate_cells(p->table, &c->encode, &b->memcpy);
         rate_cells(p->table, &c->decode, &b->memcpy);
+        rounds_cell(p->table, b, c);
         table_cell(p->table, "%s", c->exact ? "equal" : "DIFFER");
         p->exact = p->exact && c->exact;
         (void)json_array_append_new(
             p->results,
-            json_pack("{s:o, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b, s:i}", "name",
-                      output_text(name), "codec", case_codec(c), "isa", case_isa(c), "dtype", dtype, "ratio",
+            json_pack("{s:o, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b, s:i, s:i}",
+                      "name", output_text(name), "codec", case_codec(c), "isa", case_isa(c), "dtype", dtype, "ratio",
                       output_real(c->ratio), "encode_gbps", output_real(c->encode.bps / 1e9), "decode_gbps",
                       output_real(c->decode.bps / 1e9), "encode_share", output_real(c->encode.share), "decode_share",
                       output_real(c->decode.share), "encode_best_gbps", output_real(c->encode.best_bps / 1e9),
                       "decode_best_gbps", output_real(c->decode.best_bps / 1e9), "encode_best_share",
                       output_real(best_share(&c->encode, &b->memcpy)), "decode_best_share",
                       output_real(best_share(&c->decode, &b->memcpy)), "memcpy_gbps", output_real(b->memcpy.bps / 1e9),
-                      "bytes", (json_int_t)b->bytes, "exact", c->exact, "rounds", (int)b->rounds));
+                      "bytes", (json_int_t)b->bytes, "exact", c->exact, "rounds", (int)b->rounds, "rounds_alone",
+                      (int)(c->gpu ? b->rounds : c->alone)));
     }
     (void)json_array_append_new(p->sizes_json,
                                 json_pack("{s:o, s:I, s:o, s:o}", "name", output_text(name), "bytes",
@@ -185,7 +196,7 @@ static enum ctl_exit run_one(struct plan *p, const struct tensor *t, uint64_t si
 
 enum ctl_exit ctl_bench_codec(const struct ctl_args *args) {
     static const char *const head[] = {"name",  "size", "codec",       "isa",   "dtype", "ratio", "encode GB/s",
-                                       "share", "best", "decode GB/s", "share", "best",  "bits"};
+                                       "share", "best", "decode GB/s", "share", "best",  "alone", "bits"};
     struct plan p = {.args = args, .exact = true};
     struct tensor_list list = {0};
     char why[256];
@@ -195,7 +206,7 @@ enum ctl_exit ctl_bench_codec(const struct ctl_args *args) {
         return rc;
     if (p.gpu && !bench_gpu_open(p.gpu_name))
         return ctl_fail(args, CTL_FAILED, "%s", p.gpu_name);
-    p.table = table_new("lrlllrrrrrrrl");
+    p.table = table_new("lrlllrrrrrrrrl");
     p.results = json_array();
     p.sizes_json = json_array();
     if (!p.table || !p.results || !p.sizes_json) {

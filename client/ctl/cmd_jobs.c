@@ -73,8 +73,7 @@ static void print_jobs(const Zipccl__Status *s) {
     }
     if (s->n_jobs)
         table_print(t, stdout, 0);
-    if (s->jobs_left_out)
-        printf("and %u more jobs, which came later\n", s->jobs_left_out);
+    table_left_out(stdout, 0, s->jobs_left_out, "jobs", "those that came first");
     table_free(t);
 }
 

@@ -108,8 +108,7 @@ static void print_stats(const Zipccl__Stats *s, const char *job, bool explain) {
     if (s->n_ops)
         table_print(t, stdout, 0);
     table_free(t);
-    if (s->ops_left_out)
-        printf("and %u more rows, of older jobs (stats --job NAME has those of one)\n", s->ops_left_out);
+    table_left_out(stdout, 0, s->ops_left_out, "rows", "those of later jobs (stats --job NAME has those of one)");
     if (explain) {
         printf("\n");
         decisions_print(s, stdout);

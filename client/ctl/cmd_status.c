@@ -100,11 +100,6 @@ static void head(struct table *t, const char *const *names) {
         table_cell(t, "%s", *names);
 }
 
-static void left_out(uint32_t n, const char *what, const char *which) {
-    if (n)
-        printf("  and %u more %s: %s\n", n, what, which);
-}
-
 static void print_jobs(const Zipccl__Status *s) {
     struct table *t = table_new("llrrrrlrrr");
     char bytes[UNITS_TEXT];
@@ -241,14 +236,14 @@ static void print_status(const Zipccl__Status *s) {
         print_gpus(s);
     if (s->n_jobs)
         print_jobs(s);
-    left_out(s->jobs_left_out, "jobs", "shown are those that came first");
+    table_left_out(stdout, 2, s->jobs_left_out, "jobs", "those that came first");
     if (s->n_comms)
         print_comms(s);
-    left_out(s->comms_left_out, "communicators",
-             "shown are those that failed, then those whose operation runs longest");
+    table_left_out(stdout, 2, s->comms_left_out, "communicators",
+                   "those that failed, then those whose operation runs longest");
     if (s->n_peers)
         print_peers(s);
-    left_out(s->peers_left_out, "peers", "shown are those that are not up, then by name");
+    table_left_out(stdout, 2, s->peers_left_out, "peers", "those that are not up, then by name");
     print_counters(s);
 }
 

@@ -3,6 +3,7 @@
  * bench collective --switcher: what choosing costs. auto and every pinned choice run in turn, so a machine that is
  * slower for a while is so for all of them; auto starts without having seen the operation.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,6 +15,8 @@
 
 #define SETTLED_FROM 2 /* one by this: the part of the rounds that trials may take */
 #define FIRST_ROUNDS 20u
+/* Of the rounds that count as settled, to tell how sure their median is. */
+enum { PARTS = 16, PART_LEAST = 8 };
 
 static double median_of(const double *values, uint32_t n, double *sorted) {
     for (uint32_t i = 0; i < n; i++)
@@ -26,6 +29,21 @@ static double sum(const double *values, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         total += values[i];
     return total;
+}
+
+/* The standard error of the median of n ratios in the order of time, by the medians of PARTS of them. A part is sorted
+ * in place. */
+static double error_of(double *ratios, uint32_t n) {
+    double mean = 0, squares = 0, part[PARTS];
+    if (n < PARTS * PART_LEAST)
+        return 0;
+    for (uint32_t i = 0; i < PARTS; i++) {
+        part[i] = units_median(ratios + n / PARTS * i, n / PARTS);
+        mean += part[i] / PARTS;
+    }
+    for (uint32_t i = 0; i < PARTS; i++)
+        squares += (part[i] - mean) * (part[i] - mean);
+    return sqrt(squares / (PARTS - 1) / PARTS);
 }
 
 static void take(const struct collective_report *r, size_t size, struct collective_switcher *s, double *room) {
@@ -46,6 +64,7 @@ static void take(const struct collective_report *r, size_t size, struct collecti
     s->first = sum(chosen, first) / sum(best, first);
     for (uint32_t i = from; i < rounds; i++)
         room[i - from] = chosen[i] / best[i];
+    s->error = error_of(room, rounds - from);
     s->settled = units_median(room, rounds - from);
 }
 
@@ -60,7 +79,7 @@ void collective_switcher_take(struct collective_report *r) {
 
 void collective_switcher_print(const struct collective_report *r) {
     const struct ranks_plan *plan = r->plan;
-    static const char align[] = "rrrrrrrrrrrrr"; /* with as many arms as may be */
+    static const char align[] = "rrrrrrrrrrrrrr"; /* with as many arms as may be */
     struct table *t = table_new(align + RANKS_MAX_ARMS - plan->arms);
     char text[UNITS_TEXT];
     if (!t)
@@ -73,6 +92,7 @@ void collective_switcher_print(const struct collective_report *r) {
     table_cell(t, "best");
     table_cell(t, "took");
     table_cell(t, "settled");
+    table_cell(t, "error");
     table_cell(t, "first %u", FIRST_ROUNDS);
     table_cell(t, "whole");
     for (size_t i = 0; i < plan->nsizes; i++) {
@@ -84,6 +104,10 @@ void collective_switcher_print(const struct collective_report *r) {
         table_cell(t, "%s", plan->picks[s->best].name);
         table_cell(t, "%s", codec_name(r->results[i].arms[plan->arms - 1].codec));
         table_cell(t, "%.3f", s->settled);
+        if (s->error > 0)
+            table_cell(t, "%.3f", s->error);
+        else
+            table_cell(t, "-");
         table_cell(t, "%.3f", s->first);
         table_cell(t, "%.3f", s->whole);
     }
@@ -92,7 +116,8 @@ void collective_switcher_print(const struct collective_report *r) {
     printf(
         "\nTimes are medians. took: auto's codec in the last round. settled, first %u, whole: auto's time by that of "
         "the best\npinned choice in the second half of the rounds (median of the rounds' ratios), in the first "
-        "rounds and in all of\nthem (sums), what it measured for its choice included.\n",
+        "rounds and in all of\nthem (sums), what it measured for its choice included. error: the standard error of "
+        "settled.\n",
         FIRST_ROUNDS);
 }
 
@@ -102,9 +127,10 @@ void collective_switcher_json(const struct collective_report *r, size_t size, js
     json_t *pinned = json_object();
     for (unsigned arm = 0; pinned && arm + 1 < plan->arms; arm++)
         (void)json_object_set_new(pinned, plan->picks[arm].name, output_real(collective_report_p50_us(r, size, arm)));
-    (void)json_object_set_new(
-        to, "switcher",
-        json_pack("{s:o, s:s, s:o, s:o, s:o, s:o}", "pinned_p50_us", pinned, "best", plan->picks[s->best].name,
-                  "auto_p50_us", output_real(collective_report_p50_us(r, size, plan->arms - 1)), "settled",
-                  output_real(s->settled), "first", output_real(s->first), "whole", output_real(s->whole)));
+    (void)json_object_set_new(to, "switcher",
+                              json_pack("{s:o, s:s, s:o, s:o, s:o, s:o, s:o}", "pinned_p50_us", pinned, "best",
+                                        plan->picks[s->best].name, "auto_p50_us",
+                                        output_real(collective_report_p50_us(r, size, plan->arms - 1)), "settled",
+                                        output_real(s->settled), "settled_error", output_real(s->error), "first",
+                                        output_real(s->first), "whole", output_real(s->whole)));
 }

@@ -93,3 +93,8 @@ void table_print(const struct table *t, FILE *out, int indent) {
     }
     free(widths);
 }
+
+void table_left_out(FILE *out, int indent, uint32_t n, const char *what, const char *which) {
+    if (n)
+        (void)fprintf(out, "%*sand %u more %s: shown are %s\n", indent, "", n, what, which);
+}

@@ -115,6 +115,19 @@ void peer_send(struct peer_link *l, uint16_t type, const ProtobufCMessage *messa
         peer_post(l, type, message);
 }
 
+/* theirs 0: of a daemon that does not tell it yet, so the first one. */
+static bool same_version(struct peer_link *l, const char *what, unsigned theirs, unsigned ours) {
+    char why[240];
+    if (theirs == 0)
+        theirs = 1;
+    if (theirs == ours)
+        return true;
+    snprintf(why, sizeof why, "%s do not match: node %s has %u, node %s %u; install one release on all nodes", what,
+             l->node, theirs, l->daemon->config.node_name, ours);
+    peer_kill(l, why);
+    return false;
+}
+
 static void peer_hello(struct peer_link *l, const Zipccl__Peer__PeerHello *m) {
     struct daemon *d = l->daemon;
     char why[240];
@@ -127,14 +140,9 @@ static void peer_hello(struct peer_link *l, const Zipccl__Peer__PeerHello *m) {
         peer_kill(l, why);
         return;
     }
-    const unsigned format = m->chunk_format ? m->chunk_format : 1;
-    if (format != ZFMT_VERSION) {
-        snprintf(why, sizeof why,
-                 "formats of coded chunks do not match: node %s has %u, node %s %u; install one release on all nodes",
-                 l->node, format, d->config.node_name, ZFMT_VERSION);
-        peer_kill(l, why);
+    if (!same_version(l, "formats of coded chunks", m->chunk_format, ZFMT_VERSION) ||
+        !same_version(l, "protocols between daemons", m->peer_version, WIRE_PEER_VERSION))
         return;
-    }
     if (memcmp(l->instance, d->instance, sizeof d->instance) == 0) {
         peer_kill(l, "this daemon dialled itself: advertise differs from what the unique id names");
         return;

@@ -95,6 +95,7 @@ static void greet_hello(struct peer_link *l) {
     hello.version_min = WIRE_VERSION_MIN;
     hello.version_max = WIRE_VERSION_MAX;
     hello.chunk_format = ZFMT_VERSION;
+    hello.peer_version = WIRE_PEER_VERSION;
     hello.node = d->config.node_name;
     hello.listen = d->advertise;
     hello.instance = (ProtobufCBinaryData){.len = sizeof d->instance, .data = d->instance};

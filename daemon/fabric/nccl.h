@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Inside the NCCL fabric, on the loop: the seam's functions (nccl.c), messages (nccl_messages.c), communicators and
- * what their nodes tell each other (nccl_comm.c), the agreed order (nccl_order.c), what is launched (nccl_entry.c),
- * whole collectives (nccl_native.c), splits (nccl_split.c). The launching side of each GPU is behind nccl_launch.h.
+ * what their nodes tell each other (nccl_comm.c), the agreed order (nccl_order.c) and what has a place of all nodes
+ * there (nccl_joint.c): their making (nccl_making.c), whole collectives (nccl_native.c), splits (nccl_split.c); what is
+ * launched (nccl_entry.c). The launching side of each GPU is behind nccl_launch.h.
  *
  * Headers, small messages and control go by the UCX fabric below. A message whose values NCCL moves is announced there;
  * once its receive is posted, the two nodes agree on a place in the order of launches, and the GPU of either launches
@@ -32,27 +33,22 @@ struct nccl_announcement {
     uint32_t enrolled; /* 1: the memory is registered with NCCL */
 };
 
+/* What a control message, and a place in the order, is for. */
+enum nccl_purpose { NCCL_FOR_MESSAGES, NCCL_FOR_MAKING, NCCL_FOR_CALL, NCCL_FOR_SPLIT, NCCL_PURPOSES };
+
 enum nccl_kind {
-    NCCL_PROPOSE_INIT, /* node 0 to all: the unique id; what is your proposal? */
-    NCCL_PROPOSAL,     /* to node 0 */
-    NCCL_FINAL_INIT,   /* node 0 to all: the place in the order, how many GPUs each node has there */
-    NCCL_PLAIN,        /* to node 0, which tells all: no NCCL here; this communicator goes by UCX alone */
-    NCCL_READY,        /* receiver to sender: these messages have their receives; my proposal */
-    NCCL_FINAL,        /* sender to receiver: the place; with them go those of yours that have their receives here */
-    NCCL_DROP,         /* receiver to sender: this message is not wanted */
-    NCCL_LEFT,         /* nothing more comes from here: it was forgotten */
-    /* nccl_native.c */
-    NCCL_CALL,          /* to node 0: all ranks here have come to this collective; node 0 to who has not */
-    NCCL_PROPOSE_CALL,  /* node 0 to all: all can; what is your proposal? */
-    NCCL_CALL_PROPOSAL, /* to node 0 */
-    NCCL_FINAL_CALL,    /* node 0 to all: the place in the order */
-    NCCL_NO_CALL,       /* to who called: by messages */
-    /* nccl_split.c */
-    NCCL_SAY_SPLIT,      /* to node 0: all ranks here have come to it: what new communicators are made of it here */
-    NCCL_PROPOSE_SPLIT,  /* node 0 to all: all can; what is your proposal? */
-    NCCL_SPLIT_PROPOSAL, /* to node 0 */
-    NCCL_FINAL_SPLIT,    /* node 0 to all: the place in the order */
-    NCCL_NO_SPLIT,       /* node 0 to all: each new communicator is made by itself */
+    /* For messages: nccl_order.c. */
+    NCCL_READY, /* receiver to sender: these messages have their receives; my proposal */
+    NCCL_FINAL, /* sender to receiver: the place; with them go those of yours that have their receives here */
+    NCCL_DROP,  /* receiver to sender: this message is not wanted */
+    NCCL_LEFT,  /* nothing more comes from here: it was forgotten */
+    /* For all else: nccl_joint.c. */
+    NCCL_SAY,      /* to node 0: all ranks here have come to the collective, or the split, and whether they can go this
+                    * way. Of a collective, node 0 to who has not come */
+    NCCL_NO,       /* node 0 to all: no NCCL, or not this way; of the making also to node 0; of a collective to who
+                    * called */
+    NCCL_PROPOSE,  /* node 0 to all: all can; what is your proposal? */
+    NCCL_PROPOSAL, /* to node 0. The answer is NCCL_FINAL, to all: the place */
 };
 
 /* A communicator that comes of a split, as a node has it. */
@@ -65,17 +61,20 @@ struct nccl_child {
 #define NCCL_WANTS_SPLITS 2u
 
 struct nccl_control {
-    uint32_t kind, n;
+    uint16_t kind, purpose;
+    uint32_t n;
     uint64_t time;
-    uint32_t gpu, peer_gpu; /* ready and final: of who tells and who is told. Proposal: how many there are, and
-                             * what is wanted (NCCL_WANTS_NATIVE...). Final_init: what of it is agreed. Call: whether it
-                             * can. Final_call: all reports. Of a split: whether it can; its number */
+    uint32_t gpu; /* ready and final: of who tells. Making: how many there are. Say: whether it can */
+    union {
+        uint32_t peer_gpu; /* ready and final: of who is told */
+        uint32_t number; /* making: what is wanted (NCCL_WANTS_NATIVE...). Collective: all reports. Split: which one */
+    };
     union {
         uint64_t ids[NCCL_MAX_IDS];                    /* of messages */
-        struct nccl_child children[NCCL_MAX_CHILDREN]; /* of a say_split */
-        uint8_t gpus[NCCL_MAX_NODES];                  /* of a final_init, by node */
+        struct nccl_child children[NCCL_MAX_CHILDREN]; /* of a say of a split */
+        uint8_t gpus[NCCL_MAX_NODES];                  /* of the making's final, by node */
         struct nccl_unique unique;
-        struct fabric_header call; /* of a call; of a no, its seq */
+        struct fabric_header call; /* of the say of one; of a no, its seq */
     };
 };
 
@@ -118,16 +117,17 @@ struct nccl_letter {
     struct nccl_control body;
 };
 
-/* A place in the order of launches: the making of a communicator, messages between a GPU here and one of another node,
- * a collective, or a split. Ordered by time, then communicator, initiator, partner: the same on all nodes that take
- * part. */
+/* A place in the order of launches: of messages between a GPU here and one of another node, or joint, of all nodes and
+ * GPUs. Ordered by time, then communicator, initiator, partner: the same on all nodes that take part. */
 struct nccl_entry {
     struct nccl_entry *next;
     struct nccl_comm *comm;
     uint64_t time;
     uint32_t initiator, partner;
     bool final;
-    bool is_init, is_call, is_split; /* of all GPUs of the communicator */
+    enum nccl_purpose purpose;
+    uint64_t latest; /* node 0's, of a joint one: of the proposals that it has heard */
+    uint32_t nproposals;
     unsigned nsends, nrecvs;
     struct nccl_send *sends[NCCL_MAX_IDS];
     struct nccl_recv *recvs[NCCL_MAX_IDS];
@@ -148,11 +148,12 @@ struct nccl_peer {
     struct nccl_control heard;
     struct nccl_send *announced; /* not in a launch yet */
     struct nccl_recv *matched, **matched_tail;
-    bool proposed, left;
-    bool called, can, placed;  /* a collective that is not decided: it told us, it can, node 0 has its proposal */
-    struct fabric_header call; /* what it told */
-    bool said, split_can, split_placed; /* likewise of a split */
-    uint32_t split, nchildren;          /* its number */
+    bool left;
+    bool proposed[NCCL_PURPOSES]; /* node 0 has its proposal */
+    bool called, can;             /* a collective that is not decided: it told us, it can */
+    struct fabric_header call;    /* what it told */
+    bool said, split_can;         /* likewise of a split */
+    uint32_t split, nchildren;    /* its number */
     struct nccl_child children[NCCL_MAX_CHILDREN];
 };
 
@@ -160,12 +161,9 @@ struct nccl_peer {
 struct nccl_split {
     struct fabric_split *user; /* NULL: none is under way */
     bool can;                  /* this node */
-    uint32_t nplaced;          /* node 0: proposals heard, and the latest */
-    uint64_t latest;
-    struct nccl_entry *place; /* until it is launched */
-    bool launched;            /* and */
-    unsigned pending;         /* GPUs that have not answered */
-    uint32_t nchildren;       /* distinct ones here */
+    bool launched;             /* and */
+    unsigned pending;          /* GPUs that have not answered */
+    uint32_t nchildren;        /* distinct ones here */
     struct nccl_child children[NCCL_MAX_CHILDREN];
     uint64_t keys[NCCL_MAX_GPUS]; /* by GPU of the communicator: of the child; 0: none */
     struct nccl_branch branches[NCCL_MAX_GPUS];
@@ -194,14 +192,11 @@ struct nccl_comm {
     unsigned looks;        /* at this node's GPUs, under way */
     bool looked, unable;   /* one of them does not work */
     unsigned revokes;      /* under way: then it is aborted */
-    uint32_t proposals;    /* node 0: heard, and the latest */
-    uint64_t latest;
-    struct nccl_entry *init;         /* its place, until it is handed over */
-    struct fabric_collective *asked; /* has no place that has come yet */
-    bool asked_told, can;            /* to the other nodes; this node can, at node 0 all that were heard */
-    uint32_t ncalls, nplaced;        /* node 0: others that called it too; their proposals */
-    struct nccl_entry *place;        /* of it, until it is launched */
-    uint32_t by_messages;            /* the latest collective that went so, or goes */
+    struct nccl_entry *places[NCCL_PURPOSES]; /* joint ones, until they are launched */
+    struct fabric_collective *asked;          /* has no place that has come yet */
+    bool asked_told, can;                     /* to the other nodes; this node can, at node 0 all that were heard */
+    uint32_t ncalls;                          /* node 0: others that called it too */
+    uint32_t by_messages;                     /* the latest collective that went so, or goes */
     bool any_by_messages;
     struct nccl_split split;
     struct nccl_unique unique;
@@ -268,23 +263,44 @@ void nccl_comm_tell(struct nccl_comm *comm, uint32_t node, const struct nccl_con
 /* All nodes but this one, or up to the one with which it ends. */
 void nccl_comm_tell_others(struct nccl_comm *comm, const struct nccl_control *control);
 void nccl_comm_answer(struct fabric *f, const struct nccl_answer *answer);
-void nccl_comm_look(struct nccl_comm *comm); /* whether its GPUs work: nccl_order_looked follows */
+void nccl_comm_look(struct nccl_comm *comm); /* whether its GPUs work: nccl_making_looked follows */
 void nccl_comm_make(struct nccl_comm *comm); /* on all its GPUs */
 /* Asks the launching side of one of its GPUs; the answer counts as a user. False: it is not there, or no memory. */
 ZIPCCL_MUST_CHECK bool nccl_comm_ask(struct nccl_comm *comm, uint32_t gpu, struct nccl_command *command);
 void nccl_comm_free_all(struct fabric *f);
 
 /* nccl_order.c */
-void nccl_order_plain(struct nccl_comm *comm);  /* node 0: this communicator is to have no NCCL */
-void nccl_order_looked(struct nccl_comm *comm); /* its GPUs work, or do not; at node 0 the id is known */
 bool nccl_order_heard(struct nccl_peer *peer, const struct nccl_control *c); /* false: nonsense */
 void nccl_order_matched(struct nccl_comm *comm, struct nccl_recv *recv, uint32_t node);
 void nccl_order_drop(struct nccl_comm *comm); /* its entries */
 void nccl_order_run(struct fabric *f);        /* launches what is next */
-/* A place of all GPUs of all its nodes, for a collective, or a split. NULL, with the communicator ended: no memory. */
-struct nccl_entry *nccl_order_propose(struct nccl_comm *comm, bool is_split);
+/* A joint place, as this node proposes it. NULL, with the communicator ended: no memory. */
+struct nccl_entry *nccl_order_add(struct nccl_comm *comm, enum nccl_purpose purpose);
+void nccl_order_remove(struct nccl_entry *entry);                /* a joint one; it is freed */
 void nccl_order_settle(struct nccl_entry *entry, uint64_t time); /* it is agreed */
 void nccl_order_begun(struct nccl_comm *comm);                   /* its making is with the launching sides */
+
+/* nccl_joint.c; what is particular to a purpose: */
+struct nccl_joint {
+    /* A say, and a no. False: nonsense; said is NULL where it is always. */
+    bool (*said)(struct nccl_peer *peer, const struct nccl_control *c);
+    bool (*refused)(struct nccl_peer *peer, const struct nccl_control *c);
+    /* What goes with a propose, proposal and final, and what came. The one that takes a propose proposes, now or later.
+     * False: nonsense. */
+    void (*fill)(struct nccl_comm *comm, struct nccl_control *c);
+    bool (*take)(struct nccl_peer *peer, const struct nccl_control *c);
+    void (*launch)(struct nccl_entry *entry); /* its place has come; the entry is the callee's */
+    void (*drop)(struct nccl_comm *comm);     /* it is over: users are told, whether there is a place or not; or NULL */
+};
+extern const struct nccl_joint nccl_making, nccl_calls, nccl_splits;
+/* This node's proposal, or node 0's to all. The communicator may end of it. */
+void nccl_joint_propose(struct nccl_comm *comm, enum nccl_purpose purpose);
+void nccl_joint_launch(struct nccl_entry *entry);
+bool nccl_joint_heard(struct nccl_peer *peer, const struct nccl_control *c); /* false: nonsense */
+void nccl_joint_drop(struct nccl_comm *comm);                                /* it is over */
+
+/* nccl_making.c */
+void nccl_making_looked(struct nccl_comm *comm); /* its GPUs work, or do not; at node 0 the id is known */
 
 /* nccl_native.c; of the seam: */
 void nccl_native(struct fabric *f, struct fabric_collective *user);
@@ -292,18 +308,12 @@ void nccl_native_by_messages(struct fabric *f, const struct fabric_header *heade
 void nccl_native_tell(struct fabric *f); /* those that ended */
 /* and the others': */
 void nccl_native_decided(struct nccl_comm *comm); /* whether it has NCCL */
-bool nccl_native_heard(struct nccl_peer *peer, const struct nccl_control *c);
-void nccl_native_drop(struct nccl_comm *comm); /* it is over */
-void nccl_native_launch(struct fabric *f, struct nccl_entry *entry);
 void nccl_native_answered(struct fabric *f, struct nccl_entry *entry, const struct nccl_answer *answer);
 
 /* nccl_split.c; of the seam: */
 void nccl_split(struct fabric *f, struct fabric_split *user);
 void nccl_split_tell(struct fabric *f); /* those that ended */
 /* and the others': */
-bool nccl_split_heard(struct nccl_peer *peer, const struct nccl_control *c);
-void nccl_split_drop(struct nccl_comm *comm); /* it is over */
-void nccl_split_launch(struct fabric *f, struct nccl_entry *entry);
 void nccl_split_answered(struct nccl_comm *comm, const struct nccl_answer *answer);
 
 #endif

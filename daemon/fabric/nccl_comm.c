@@ -66,12 +66,21 @@ static void told(struct fabric_send *send, zipcclResult_t result) {
 }
 
 static size_t control_bytes(const struct nccl_control *control) {
-    bool call = control->kind == NCCL_CALL || control->kind == NCCL_NO_CALL;
-    size_t tail = control->kind == NCCL_PROPOSE_INIT ? sizeof(control->unique)
-                  : control->kind == NCCL_FINAL_INIT ? control->n
-                  : control->kind == NCCL_SAY_SPLIT  ? control->n * sizeof(control->children[0])
-                  : call                             ? sizeof(control->call)
-                                                     : control->n * sizeof(control->ids[0]);
+    size_t tail = 0;
+    switch (control->purpose) {
+    case NCCL_FOR_MAKING:
+        tail = control->kind == NCCL_PROPOSE ? sizeof(control->unique) : control->n;
+        break;
+    case NCCL_FOR_CALL:
+        tail = control->kind == NCCL_SAY || control->kind == NCCL_NO ? sizeof(control->call) : 0;
+        break;
+    case NCCL_FOR_SPLIT:
+        tail = control->n * sizeof(control->children[0]);
+        break;
+    default:
+        tail = control->n * sizeof(control->ids[0]);
+        break;
+    }
     return offsetof(struct nccl_control, ids) + tail;
 }
 
@@ -128,11 +137,10 @@ static void listen_to(struct nccl_peer *peer) {
 }
 
 static bool is_sound(const struct nccl_peer *peer, size_t bytes) {
+    static const uint32_t most[NCCL_PURPOSES] = {
+        [NCCL_FOR_MESSAGES] = NCCL_MAX_IDS, [NCCL_FOR_MAKING] = NCCL_MAX_NODES, [NCCL_FOR_SPLIT] = NCCL_MAX_CHILDREN};
     const struct nccl_control *c = &peer->heard;
-    return bytes >= offsetof(struct nccl_control, ids) &&
-           c->n <= (c->kind == NCCL_FINAL_INIT  ? NCCL_MAX_NODES
-                    : c->kind == NCCL_SAY_SPLIT ? NCCL_MAX_CHILDREN
-                                                : NCCL_MAX_IDS) &&
+    return bytes >= offsetof(struct nccl_control, ids) && c->purpose < NCCL_PURPOSES && c->n <= most[c->purpose] &&
            bytes == control_bytes(c) && c->time < UINT64_MAX / 2;
 }
 
@@ -187,7 +195,7 @@ void nccl_comm_look(struct nccl_comm *comm) {
     }
     comm->unable = comm->unable || comm->ngpus == 0;
     if (comm->looks == 0)
-        nccl_order_looked(comm);
+        nccl_making_looked(comm);
 }
 
 void nccl_comm_make(struct nccl_comm *comm) {
@@ -214,7 +222,7 @@ static void answered(struct nccl_comm *comm, const struct nccl_answer *answer) {
     case NCCL_LOOK:
         comm->unable = comm->unable || answer->result;
         if (--comm->looks == 0 && !comm->over)
-            nccl_order_looked(comm);
+            nccl_making_looked(comm);
         break;
     case NCCL_MAKE:
     case NCCL_FAILED:
@@ -355,8 +363,7 @@ static void end_messages(struct nccl_comm *comm) {
         }
         peer->matched_tail = &peer->matched;
     }
-    nccl_native_drop(comm);
-    nccl_split_drop(comm);
+    nccl_joint_drop(comm);
 }
 
 /* what: NCCL_LEAVE or NCCL_REVOKE, behind which an abort comes. */

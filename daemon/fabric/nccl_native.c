@@ -32,11 +32,9 @@ static struct fabric_collective *take_asked(struct nccl_comm *comm) {
     struct fabric_collective *user = comm->asked;
     comm->asked = NULL;
     comm->asked_told = false;
-    comm->place = NULL;
     for (uint32_t i = 0; i < comm->nnodes; i++) {
         struct nccl_peer *peer = &comm->peers[i];
         peer->called = peer->called && peer->call.seq != user->header.seq;
-        peer->placed = false;
     }
     return user;
 }
@@ -56,7 +54,7 @@ void nccl_native_tell(struct fabric *f) {
     }
 }
 
-void nccl_native_drop(struct nccl_comm *comm) {
+static void drop(struct nccl_comm *comm) {
     if (comm->asked)
         end_asked(comm, comm->reason);
 }
@@ -80,7 +78,7 @@ static bool can(const struct nccl_comm *comm, const struct fabric_collective *us
 
 /* To whoever has called it. */
 static void say_no(struct nccl_comm *comm, uint32_t seq) {
-    struct nccl_control no = {.kind = NCCL_NO_CALL, .call = {.seq = seq}};
+    struct nccl_control no = {.kind = NCCL_NO, .purpose = NCCL_FOR_CALL, .call = {.seq = seq}};
     for (uint32_t i = 0; i < comm->nnodes && !comm->over; i++) {
         struct nccl_peer *peer = &comm->peers[i];
         if (!peer->called || peer->call.seq != seq)
@@ -106,17 +104,6 @@ static void refuse(struct nccl_comm *comm) {
     go_by_messages(comm, comm->asked->header.seq);
     if (comm->asked)
         end_asked(comm, zipcclSuccess);
-}
-
-/* Node 0: all nodes have called the same, and can. */
-static void ask_for_places(struct nccl_comm *comm) {
-    struct nccl_control control = {.kind = NCCL_PROPOSE_CALL};
-    comm->place = nccl_order_propose(comm, false);
-    if (!comm->place)
-        return;
-    comm->nplaced = 0;
-    comm->latest = control.time = comm->place->time;
-    nccl_comm_tell_others(comm, &control);
 }
 
 static bool has_come(const struct nccl_peer *peer) {
@@ -146,12 +133,13 @@ static void take_call(struct nccl_peer *peer) {
     user->header.report = user->combine(user->header.report, peer->call.report);
     look_for_late(comm);
     if (++comm->ncalls == comm->nnodes - 1)
-        ask_for_places(comm);
+        nccl_joint_propose(comm, NCCL_FOR_CALL);
 }
 
 static void start(struct nccl_comm *comm) {
     struct fabric_collective *user = comm->asked;
-    struct nccl_control control = {.kind = NCCL_CALL, .gpu = can(comm, user), .call = user->header};
+    struct nccl_control control = {
+        .kind = NCCL_SAY, .purpose = NCCL_FOR_CALL, .gpu = can(comm, user), .call = user->header};
     comm->asked_told = true;
     comm->can = control.gpu;
     comm->ncalls = 0;
@@ -204,7 +192,7 @@ void nccl_native_by_messages(struct fabric *f, const struct fabric_header *heade
 
 /* ---- what others tell; false: nonsense ---- */
 
-static bool heard_call(struct nccl_peer *peer, const struct nccl_control *c) {
+static bool said(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
     if (comm->plain || !comm->native || (comm->node != 0 && peer->node != 0) ||
         (peer->called && peer->call.seq == c->call.seq))
@@ -214,78 +202,38 @@ static bool heard_call(struct nccl_peer *peer, const struct nccl_control *c) {
     peer->called = true;
     if (goes_by_messages(comm, c->call.seq))
         say_no(comm, c->call.seq);
-    else if (comm->node == 0 && comm->asked_told && !comm->place && has_come(peer))
+    else if (comm->node == 0 && comm->asked_told && !comm->places[NCCL_FOR_CALL] && has_come(peer))
         take_call(peer);
     return true;
 }
 
-static bool heard_propose(struct nccl_peer *peer) {
-    struct nccl_comm *comm = peer->comm;
-    struct nccl_control control = {.kind = NCCL_CALL_PROPOSAL};
-    if (peer->node != 0 || !comm->asked_told || comm->place || !comm->can)
-        return false;
-    comm->place = nccl_order_propose(comm, false);
-    if (!comm->place)
-        return true;
-    control.time = comm->place->time;
-    nccl_comm_tell(comm, 0, &control);
-    return true;
+static void fill(struct nccl_comm *comm, struct nccl_control *c) {
+    c->number = comm->asked->header.report; /* once it is final: of all */
 }
 
-static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c) {
+static bool take(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
-    struct nccl_control last = {.kind = NCCL_FINAL_CALL};
-    if (comm->node != 0 || !comm->place || comm->place->final || peer->placed)
+    if (!comm->asked_told || !comm->can)
         return false;
-    peer->placed = true;
-    comm->latest = c->time > comm->latest ? c->time : comm->latest;
-    if (++comm->nplaced < comm->nnodes - 1)
-        return true;
-    last.time = comm->latest;
-    last.gpu = comm->asked->header.report;
-    nccl_order_settle(comm->place, comm->latest);
-    nccl_comm_tell_others(comm, &last);
-    return true;
-}
-
-static bool heard_final(struct nccl_peer *peer, const struct nccl_control *c) {
-    struct nccl_comm *comm = peer->comm;
-    if (peer->node != 0 || !comm->place || comm->place->final || c->time < comm->place->time)
-        return false;
-    comm->asked->header.report = c->gpu;
-    nccl_order_settle(comm->place, c->time);
+    if (c->kind == NCCL_PROPOSE)
+        nccl_joint_propose(comm, NCCL_FOR_CALL);
+    else if (c->kind == NCCL_FINAL)
+        comm->asked->header.report = c->number;
     return true;
 }
 
 /* It may answer what is decided already. */
-static bool heard_no(struct nccl_peer *peer, const struct nccl_control *c) {
+static bool refused(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
     if (!comm->asked_told || comm->asked->header.seq != c->call.seq)
         return true;
-    if (comm->place || (comm->node != 0 && peer->node != 0))
+    if (comm->places[NCCL_FOR_CALL] || (comm->node != 0 && peer->node != 0))
         return false;
     if (comm->node == 0)
         refuse(comm);
     else
         end_asked(comm, zipcclSuccess);
     return true;
-}
-
-bool nccl_native_heard(struct nccl_peer *peer, const struct nccl_control *c) {
-    switch (c->kind) {
-    case NCCL_CALL:
-        return heard_call(peer, c);
-    case NCCL_PROPOSE_CALL:
-        return heard_propose(peer);
-    case NCCL_CALL_PROPOSAL:
-        return heard_proposal(peer, c);
-    case NCCL_FINAL_CALL:
-        return heard_final(peer, c);
-    case NCCL_NO_CALL:
-        return heard_no(peer, c);
-    default:
-        return false;
-    }
 }
 
 /* ---- the launch ---- */
@@ -321,8 +269,9 @@ static void ended(struct fabric *f, struct nccl_entry *entry) {
     nccl_comm_release(comm);
 }
 
-void nccl_native_launch(struct fabric *f, struct nccl_entry *entry) {
+static void launch(struct nccl_entry *entry) {
     struct nccl_comm *comm = entry->comm;
+    struct fabric *f = comm->fabric;
     struct fabric_collective *user = entry->collective = take_asked(comm);
     struct nccl_command command;
     comm->users++;
@@ -361,3 +310,6 @@ void nccl_native_answered(struct fabric *f, struct nccl_entry *entry, const stru
     if (entry->pending == 0)
         ended(f, entry);
 }
+
+const struct nccl_joint nccl_calls = {
+    .said = said, .refused = refused, .fill = fill, .take = take, .launch = launch, .drop = drop};

@@ -11,20 +11,15 @@
  *
  * Messages: the receiver proposes for all of a sender's messages that have their receives (ready); the sender decides
  * and adds those of the receiver's that have their receives here (final). The making of a communicator, which may
- * synchronise the device, has a place too: its node 0 asks all for proposals. So have a collective (nccl_native.c) and
- * a split (nccl_split.c).
+ * synchronise the device, collectives and splits have places of all nodes (nccl_joint.c).
  */
 #include "daemon/fabric/nccl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Partners of places that all nodes of a communicator have. */
-#define ALL       UINT32_MAX
-#define ALL_SPLIT (UINT32_MAX - 1) /* there may be one of each */
-
-static bool is_of_all(const struct nccl_entry *entry) {
-    return entry->is_init || entry->is_call || entry->is_split;
+static bool is_joint(const struct nccl_entry *entry) {
+    return entry->purpose != NCCL_FOR_MESSAGES;
 }
 
 static bool is_before(const struct nccl_entry *a, const struct nccl_entry *b) {
@@ -65,8 +60,25 @@ static struct nccl_entry *new_entry(struct nccl_comm *comm, uint64_t time, uint3
     return entry;
 }
 
-/* The place is agreed. */
-static void settle(struct fabric *f, struct nccl_entry *entry, uint64_t time) {
+struct nccl_entry *nccl_order_add(struct nccl_comm *comm, enum nccl_purpose purpose) {
+    const uint32_t partner = UINT32_MAX - purpose; /* no node's, another one for each */
+    struct nccl_entry *entry = new_entry(comm, ++comm->fabric->clock, 0, partner);
+    if (!entry)
+        return NULL;
+    entry->purpose = purpose;
+    entry->latest = entry->time;
+    insert(comm->fabric, entry);
+    return entry;
+}
+
+void nccl_order_remove(struct nccl_entry *entry) {
+    take_out(entry->comm->fabric, entry);
+    entry->comm->places[entry->purpose] = NULL;
+    free(entry);
+}
+
+void nccl_order_settle(struct nccl_entry *entry, uint64_t time) {
+    struct fabric *f = entry->comm->fabric;
     take_out(f, entry);
     entry->time = time;
     entry->final = true;
@@ -111,7 +123,7 @@ static bool take_announced(struct nccl_peer *peer, struct nccl_entry *entry, con
 static struct nccl_entry *find_asked(const struct nccl_peer *peer, uint32_t gpu, uint32_t peer_gpu) {
     const struct nccl_comm *comm = peer->comm;
     struct nccl_entry *e = comm->fabric->order;
-    while (e && (e->comm != comm || e->final || is_of_all(e) || e->peer != peer->node || e->gpu != gpu ||
+    while (e && (e->comm != comm || e->final || is_joint(e) || e->peer != peer->node || e->gpu != gpu ||
                  e->peer_gpu != peer_gpu))
         e = e->next;
     return e;
@@ -157,13 +169,6 @@ void nccl_order_matched(struct nccl_comm *comm, struct nccl_recv *recv, uint32_t
     ask(peer);
 }
 
-static void begin(struct nccl_comm *comm) {
-    comm->ordered = true;
-    comm->init = NULL;
-    nccl_comm_make(comm);
-    nccl_order_begun(comm);
-}
-
 void nccl_order_begun(struct nccl_comm *comm) {
     nccl_send_held(comm);
     nccl_native_decided(comm);
@@ -175,7 +180,7 @@ static uint32_t gpus_of(const struct nccl_entry *entry) {
     const struct nccl_comm *comm = entry->comm;
     uint32_t gpus = 0;
     for (uint32_t i = 0; i < comm->ngpus; i++)
-        gpus |= is_of_all(entry) || i == entry->gpu ? 1u << comm->gpus[i] : 0;
+        gpus |= is_joint(entry) || i == entry->gpu ? 1u << comm->gpus[i] : 0;
     return gpus;
 }
 
@@ -195,169 +200,11 @@ static struct nccl_entry *take_next(struct fabric *f) {
 void nccl_order_run(struct fabric *f) {
     struct nccl_entry *entry;
     while ((entry = take_next(f))) {
-        struct nccl_comm *comm = entry->comm;
-        if (entry->is_call) {
-            nccl_native_launch(f, entry);
-            continue;
-        }
-        if (entry->is_split) {
-            nccl_split_launch(f, entry);
-            continue;
-        }
-        if (!entry->is_init) {
-            nccl_entry_launch(f, entry);
-            continue;
-        }
-        free(entry);
-        begin(comm);
-    }
-}
-
-static bool propose_init(struct nccl_comm *comm) {
-    struct fabric *f = comm->fabric;
-    comm->init = new_entry(comm, ++f->clock, 0, ALL);
-    if (!comm->init)
-        return false;
-    comm->init->is_init = true;
-    insert(f, comm->init);
-    return true;
-}
-
-static void become_plain(struct nccl_comm *comm) {
-    comm->plain = true;
-    if (comm->init) {
-        take_out(comm->fabric, comm->init);
-        free(comm->init);
-        comm->init = NULL;
-    }
-    nccl_send_held(comm);
-    nccl_native_decided(comm);
-}
-
-struct nccl_entry *nccl_order_propose(struct nccl_comm *comm, bool is_split) {
-    struct nccl_entry *entry = new_entry(comm, ++comm->fabric->clock, 0, is_split ? ALL_SPLIT : ALL);
-    if (!entry)
-        return NULL;
-    entry->is_split = is_split;
-    entry->is_call = !is_split;
-    insert(comm->fabric, entry);
-    return entry;
-}
-
-void nccl_order_settle(struct nccl_entry *entry, uint64_t time) {
-    settle(entry->comm->fabric, entry, time);
-}
-
-void nccl_order_plain(struct nccl_comm *comm) {
-    struct nccl_control control = {.kind = NCCL_PLAIN};
-    nccl_comm_tell_others(comm, &control);
-    become_plain(comm);
-}
-
-static bool heard_plain(struct nccl_peer *peer) {
-    struct nccl_comm *comm = peer->comm;
-    if (comm->ordered || (comm->node != 0 && peer->node != 0) || (comm->init && comm->init->final))
-        return false;
-    if (comm->plain)
-        return true; /* two nodes have none */
-    if (comm->node == 0)
-        nccl_order_plain(comm);
-    else
-        become_plain(comm);
-    return true;
-}
-
-static uint32_t wants(const struct nccl_comm *comm) {
-    return (comm->native ? NCCL_WANTS_NATIVE : 0) | (comm->splits ? NCCL_WANTS_SPLITS : 0);
-}
-
-static void want_less(struct nccl_comm *comm, uint32_t theirs) {
-    comm->native = comm->native && (theirs & NCCL_WANTS_NATIVE);
-    comm->splits = comm->splits && (theirs & NCCL_WANTS_SPLITS);
-}
-
-void nccl_order_looked(struct nccl_comm *comm) {
-    struct nccl_control control = {.kind = NCCL_PROPOSE_INIT};
-    if (comm->plain)
-        return; /* another node said so meanwhile */
-    if (comm->node == 0 && comm->unable) {
-        nccl_order_plain(comm);
-    } else if (comm->unable) {
-        control.kind = NCCL_PLAIN;
-        nccl_comm_tell(comm, 0, &control);
-    } else if (propose_init(comm)) {
-        comm->latest = control.time = comm->init->time;
-        control.kind = comm->node == 0 ? NCCL_PROPOSE_INIT : NCCL_PROPOSAL;
-        control.gpu = comm->ngpus;
-        control.peer_gpu = wants(comm);
-        control.unique = comm->unique;
-        if (comm->node == 0)
-            nccl_comm_tell_others(comm, &control);
+        if (is_joint(entry))
+            nccl_joint_launch(entry);
         else
-            nccl_comm_tell(comm, 0, &control);
+            nccl_entry_launch(f, entry);
     }
-}
-
-/* The unique id has come. */
-static bool heard_propose(struct nccl_peer *peer, const struct nccl_control *c) {
-    struct nccl_comm *comm = peer->comm;
-    if (peer->node != 0 || comm->looked || comm->plain)
-        return false;
-    comm->looked = true;
-    comm->unique = c->unique;
-    nccl_comm_look(comm);
-    return true;
-}
-
-/* The ranks of all nodes. False: nonsense. */
-static bool set_ranks(struct nccl_comm *comm, const uint8_t *gpus) {
-    uint32_t rank = 0;
-    for (uint32_t i = 0; i < comm->nnodes; i++) {
-        if (gpus[i] == 0 || gpus[i] > NCCL_MAX_GPUS)
-            return false;
-        comm->peers[i].first = rank;
-        comm->peers[i].ngpus = gpus[i];
-        rank += gpus[i];
-    }
-    comm->native = comm->native && rank == comm->nranks; /* else some have no GPU, or share one */
-    comm->by_rank = comm->native;
-    return comm->peers[comm->node].ngpus == comm->ngpus;
-}
-
-static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c) {
-    struct nccl_comm *comm = peer->comm;
-    struct nccl_control last = {.kind = NCCL_FINAL_INIT, .n = comm->nnodes};
-    if (comm->node == 0 && comm->plain)
-        return true;
-    if (comm->node != 0 || !comm->init || peer->proposed)
-        return false;
-    peer->proposed = true;
-    peer->ngpus = c->gpu;
-    want_less(comm, c->peer_gpu);
-    comm->latest = c->time > comm->latest ? c->time : comm->latest;
-    if (++comm->proposals < comm->nnodes - 1)
-        return true;
-    for (uint32_t i = 0; i < comm->nnodes; i++)
-        last.gpus[i] = (uint8_t)(i == 0 ? comm->ngpus : comm->peers[i].ngpus);
-    if (!set_ranks(comm, last.gpus))
-        return false;
-    last.gpu = wants(comm);
-    last.time = comm->latest;
-    settle(comm->fabric, comm->init, comm->latest);
-    nccl_comm_tell_others(comm, &last);
-    return true;
-}
-
-static bool heard_final_init(struct nccl_peer *peer, const struct nccl_control *c) {
-    struct nccl_comm *comm = peer->comm;
-    if (peer->node != 0 || !comm->init || comm->init->final || c->time < comm->init->time || c->n != comm->nnodes ||
-        (c->gpu & ~wants(comm)))
-        return false;
-    want_less(comm, c->gpu);
-    if (!set_ranks(comm, c->gpus))
-        return false;
-    settle(comm->fabric, comm->init, c->time);
-    return true;
 }
 
 static bool heard_ready(struct nccl_peer *peer, const struct nccl_control *c) {
@@ -387,7 +234,7 @@ static bool heard_final(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_entry *entry = find_asked(peer, c->peer_gpu, c->gpu);
     if (!entry || c->time < entry->time || !take_announced(peer, entry, c))
         return false;
-    settle(peer->comm->fabric, entry, c->time);
+    nccl_order_settle(entry, c->time);
     ask(peer);
     return true;
 }
@@ -406,42 +253,24 @@ static bool heard_drop(struct nccl_peer *peer, const struct nccl_control *c) {
     return true;
 }
 
+static bool heard(struct nccl_peer *peer, const struct nccl_control *c) {
+    if (c->purpose != NCCL_FOR_MESSAGES)
+        return nccl_joint_heard(peer, c);
+    switch (c->kind) {
+    case NCCL_READY:
+        return heard_ready(peer, c);
+    case NCCL_FINAL:
+        return heard_final(peer, c);
+    case NCCL_DROP:
+        return heard_drop(peer, c);
+    default:
+        return false;
+    }
+}
+
 bool nccl_order_heard(struct nccl_peer *peer, const struct nccl_control *c) {
     struct fabric *f = peer->comm->fabric;
-    bool good = false;
-    switch (c->kind) {
-    case NCCL_PROPOSE_INIT:
-        good = heard_propose(peer, c);
-        break;
-    case NCCL_PROPOSAL:
-        good = heard_proposal(peer, c);
-        break;
-    case NCCL_FINAL_INIT:
-        good = heard_final_init(peer, c);
-        break;
-    case NCCL_PLAIN:
-        good = heard_plain(peer);
-        break;
-    case NCCL_READY:
-        good = heard_ready(peer, c);
-        break;
-    case NCCL_FINAL:
-        good = heard_final(peer, c);
-        break;
-    case NCCL_DROP:
-        good = heard_drop(peer, c);
-        break;
-    case NCCL_SAY_SPLIT:
-    case NCCL_PROPOSE_SPLIT:
-    case NCCL_SPLIT_PROPOSAL:
-    case NCCL_FINAL_SPLIT:
-    case NCCL_NO_SPLIT:
-        good = nccl_split_heard(peer, c);
-        break;
-    default:
-        good = nccl_native_heard(peer, c);
-        break;
-    }
+    bool good = heard(peer, c);
     nccl_order_run(f);
     return good;
 }
@@ -461,5 +290,5 @@ void nccl_order_drop(struct nccl_comm *comm) {
             nccl_recv_end(f, entry->recvs[i], comm->reason);
         free(entry);
     }
-    comm->init = comm->place = comm->split.place = NULL;
+    memset(comm->places, 0, sizeof(comm->places));
 }

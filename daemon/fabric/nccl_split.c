@@ -86,7 +86,7 @@ static void end_held(struct fabric *f, const struct fabric_split *user, zipcclRe
 }
 
 /* What a GPU has under way ends with its answer. */
-void nccl_split_drop(struct nccl_comm *comm) {
+static void drop(struct nccl_comm *comm) {
     if (!comm->split.user || comm->split.launched)
         return;
     end_held(comm->fabric, comm->split.user, comm->reason);
@@ -148,22 +148,12 @@ static bool set_branches(struct nccl_comm *comm) {
 /* ---- node 0 decides ---- */
 
 static void say_no(struct nccl_comm *comm) {
-    struct nccl_control no = {.kind = NCCL_NO_SPLIT, .peer_gpu = comm->split.user->number};
+    struct nccl_control no = {.kind = NCCL_NO, .purpose = NCCL_FOR_SPLIT, .number = comm->split.user->number};
     nccl_comm_tell_others(comm, &no);
     if (!comm->split.user)
         return; /* the communicator has ended of it */
     let_go(comm->fabric, comm->split.user);
     end(comm, zipcclSuccess);
-}
-
-static void ask_for_places(struct nccl_comm *comm) {
-    struct nccl_control control = {.kind = NCCL_PROPOSE_SPLIT, .peer_gpu = comm->split.user->number};
-    comm->split.place = nccl_order_propose(comm, true);
-    if (!comm->split.place)
-        return;
-    comm->split.nplaced = 0;
-    comm->split.latest = control.time = comm->split.place->time;
-    nccl_comm_tell_others(comm, &control);
 }
 
 static int by_key(const void *a, const void *b) {
@@ -222,20 +212,20 @@ static void decide(struct nccl_comm *comm) {
             return;
         }
         all = all && peer->split_can;
-        peer->said = peer->split_placed = false;
+        peer->said = false;
     }
     size_t n;
     struct nccl_child *children = all ? collect(comm, &n) : NULL;
     all = children && is_whole(children, n);
     free(children);
     if (all)
-        ask_for_places(comm);
+        nccl_joint_propose(comm, NCCL_FOR_SPLIT);
     else
         say_no(comm);
 }
 
 static void decide_if_all(struct nccl_comm *comm) {
-    bool all = comm->split.user && !comm->split.place && !comm->split.launched;
+    bool all = comm->split.user && !comm->places[NCCL_FOR_SPLIT] && !comm->split.launched;
     for (uint32_t i = 1; i < comm->nnodes; i++)
         all = all && comm->peers[i].said;
     if (all)
@@ -249,7 +239,7 @@ static bool is_told_of(const struct nccl_comm *comm) {
 
 void nccl_split(struct fabric *f, struct fabric_split *user) {
     struct nccl_comm *comm = nccl_comm_find(f, user->comm);
-    struct nccl_control control = {.kind = NCCL_SAY_SPLIT, .peer_gpu = user->number};
+    struct nccl_control control = {.kind = NCCL_SAY, .purpose = NCCL_FOR_SPLIT, .number = user->number};
     user->made = 0;
     user->failed = UINT32_MAX;
     if (!comm || comm->over || comm->split.user) {
@@ -264,7 +254,6 @@ void nccl_split(struct fabric *f, struct fabric_split *user) {
         return;
     }
     comm->split.user = user;
-    comm->split.place = NULL;
     comm->split.launched = false;
     comm->split.can = set_branches(comm);
     if (comm->node == 0) {
@@ -279,9 +268,9 @@ void nccl_split(struct fabric *f, struct fabric_split *user) {
 
 /* ---- what others tell; false: nonsense ---- */
 
-static bool heard_say(struct nccl_peer *peer, const struct nccl_control *c) {
+static bool said(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
-    struct nccl_control no = {.kind = NCCL_NO_SPLIT, .peer_gpu = c->peer_gpu};
+    struct nccl_control no = {.kind = NCCL_NO, .purpose = NCCL_FOR_SPLIT, .number = c->number};
     if (comm->node != 0 || peer->said)
         return false;
     if (!is_told_of(comm)) {
@@ -289,7 +278,7 @@ static bool heard_say(struct nccl_peer *peer, const struct nccl_control *c) {
         return true;
     }
     peer->said = true;
-    peer->split = c->peer_gpu;
+    peer->split = c->number;
     peer->split_can = c->gpu;
     peer->nchildren = c->n;
     memcpy(peer->children, c->children, c->n * sizeof(c->children[0]));
@@ -297,74 +286,32 @@ static bool heard_say(struct nccl_peer *peer, const struct nccl_control *c) {
     return true;
 }
 
-/* Node 0 speaks of the split that this one has told it of, and has not decided yet. */
-static bool is_asked(const struct nccl_peer *peer, const struct nccl_control *c) {
-    const struct nccl_split *split = &peer->comm->split;
-    return peer->node == 0 && split->user && !split->launched && split->user->number == c->peer_gpu;
+/* They speak of the one that is under way here, and has not begun. */
+static bool is_same(const struct nccl_comm *comm, const struct nccl_control *c) {
+    const struct nccl_split *split = &comm->split;
+    return split->user && !split->launched && split->user->number == c->number;
 }
 
-static bool heard_propose(struct nccl_peer *peer, const struct nccl_control *c) {
+static void fill(struct nccl_comm *comm, struct nccl_control *c) {
+    c->number = comm->split.user->number;
+}
+
+static bool take(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
-    struct nccl_control control = {.kind = NCCL_SPLIT_PROPOSAL, .peer_gpu = c->peer_gpu};
-    if (!is_asked(peer, c) || comm->split.place || !comm->split.can)
+    if (!is_same(comm, c) || !comm->split.can)
         return false;
-    comm->split.place = nccl_order_propose(comm, true);
-    if (!comm->split.place)
-        return true;
-    control.time = comm->split.place->time;
-    nccl_comm_tell(comm, 0, &control);
+    if (c->kind == NCCL_PROPOSE)
+        nccl_joint_propose(comm, NCCL_FOR_SPLIT);
     return true;
 }
 
-static bool heard_proposal(struct nccl_peer *peer, const struct nccl_control *c) {
+static bool refused(struct nccl_peer *peer, const struct nccl_control *c) {
     struct nccl_comm *comm = peer->comm;
-    struct nccl_split *split = &comm->split;
-    struct nccl_control last = {.kind = NCCL_FINAL_SPLIT, .peer_gpu = c->peer_gpu};
-    if (comm->node != 0 || !split->place || split->place->final || peer->split_placed ||
-        split->user->number != c->peer_gpu)
-        return false;
-    peer->split_placed = true;
-    split->latest = c->time > split->latest ? c->time : split->latest;
-    if (++split->nplaced < comm->nnodes - 1)
-        return true;
-    last.time = split->latest;
-    nccl_order_settle(split->place, split->latest);
-    nccl_comm_tell_others(comm, &last);
-    return true;
-}
-
-static bool heard_final(struct nccl_peer *peer, const struct nccl_control *c) {
-    const struct nccl_split *split = &peer->comm->split;
-    if (!is_asked(peer, c) || !split->place || split->place->final || c->time < split->place->time)
-        return false;
-    nccl_order_settle(split->place, c->time);
-    return true;
-}
-
-static bool heard_no(struct nccl_peer *peer, const struct nccl_control *c) {
-    struct nccl_comm *comm = peer->comm;
-    if (!is_asked(peer, c) || comm->split.place)
+    if (peer->node != 0 || !is_same(comm, c) || comm->places[NCCL_FOR_SPLIT])
         return false;
     let_go(comm->fabric, comm->split.user);
     end(comm, zipcclSuccess);
     return true;
-}
-
-bool nccl_split_heard(struct nccl_peer *peer, const struct nccl_control *c) {
-    switch (c->kind) {
-    case NCCL_SAY_SPLIT:
-        return heard_say(peer, c);
-    case NCCL_PROPOSE_SPLIT:
-        return heard_propose(peer, c);
-    case NCCL_SPLIT_PROPOSAL:
-        return heard_proposal(peer, c);
-    case NCCL_FINAL_SPLIT:
-        return heard_final(peer, c);
-    case NCCL_NO_SPLIT:
-        return heard_no(peer, c);
-    default:
-        return false;
-    }
 }
 
 /* ---- the launch ---- */
@@ -411,14 +358,12 @@ static void fail(struct nccl_comm *comm, zipcclResult_t result, uint32_t gpu) {
     end(comm, result);
 }
 
-void nccl_split_launch(struct fabric *f, struct nccl_entry *entry) {
+static void launch(struct nccl_entry *entry) {
     struct nccl_comm *comm = entry->comm;
     struct nccl_split *split = &comm->split;
     struct nccl_command command;
     bool all = true;
-    (void)f;
     free(entry);
-    split->place = NULL;
     split->launched = true;
     split->pending = 0;
     for (uint32_t i = 0; i < comm->ngpus && all; i++) {
@@ -451,3 +396,6 @@ void nccl_split_answered(struct nccl_comm *comm, const struct nccl_answer *answe
     if (split->pending == 0 && split->user)
         end(comm, zipcclSuccess);
 }
+
+const struct nccl_joint nccl_splits = {
+    .said = said, .refused = refused, .fill = fill, .take = take, .launch = launch, .drop = drop};

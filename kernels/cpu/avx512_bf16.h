@@ -11,6 +11,7 @@
 #include "kernels/cpu/avx512.h"
 
 #define INLINE   static inline __attribute__((always_inline))
+#define RARE(c)  __builtin_expect(!!(c), 0)
 #define EACH8(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
 typedef __m512i v64;

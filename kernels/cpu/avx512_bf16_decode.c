@@ -75,36 +75,46 @@ INLINE v64 with_escapes(v64 v, v64 code, const uint8_t *in) {
     return _mm512_mask_expand_epi8(v, _mm512_cmpeq_epi8_mask(code, set1(3)), load(in));
 }
 
-INLINE unsigned escapes_of(const uint8_t *plane0, const uint8_t *plane1, unsigned i) {
-    return (unsigned)__builtin_popcountll(get_word(plane0 + 8 * i) & get_word(plane1 + 8 * i));
+INLINE size_t escapes_of(const uint8_t *plane0, const uint8_t *plane1, unsigned i) {
+    return (size_t)__builtin_popcountll(get_word(plane0 + 8 * i) & get_word(plane1 + 8 * i));
 }
 
-INLINE unsigned decode_block(unsigned base, bool zero, const uint8_t *body, const uint8_t *escapes, uint8_t *dst,
-                             bool stream) {
+/* v with the next n bytes of in, where the mask is. More than 32 are rare, and a load of 64 bytes nearly always crosses
+ * a line. */
+INLINE v64 expand(v64 v, __mmask64 mask, const uint8_t *in, size_t n) {
+    v64 bytes = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)in));
+    if (RARE(n > 32)) /* the asm keeps this a branch: a choice between both would wait for n */
+        bytes = load_once(in);
+    return _mm512_mask_expand_epi8(v, mask, bytes);
+}
+
+INLINE const uint8_t *decode_block(unsigned base, bool zero, const uint8_t *body, const uint8_t *escapes, uint8_t *dst,
+                                   bool stream) {
     const v64 top = set1(base + (unsigned)zero);
     v64 packed[2];
-    unsigned n = 0;
     get_codes(body, body + ZFMT_PLANE, packed);
 #define ROW(i)                                                                                                         \
     {                                                                                                                  \
-        const v64 c = code_of(packed, i), e = _mm512_sub_epi8(top, with_escapes(c, c, escapes + n));                   \
+        const size_t m = escapes_of(body, body + ZFMT_PLANE, i);                                                       \
+        const v64 c = code_of(packed, i);                                                                              \
+        const v64 e = _mm512_sub_epi8(top, expand(c, _mm512_cmpeq_epi8_mask(c, set1(3)), escapes, m));                 \
         join(zero ? swap(e, top) : e, body + 2 * ZFMT_PLANE, i, dst, stream);                                          \
-        n += escapes_of(body, body + ZFMT_PLANE, i);                                                                   \
+        escapes += m;                                                                                                  \
     }
     EACH8(ROW)
 #undef ROW
-    return n;
+    return escapes;
 }
 
 INLINE unsigned tier_decode(const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
                             const uint8_t *escapes, uint8_t *dst, bool stream) {
-    unsigned n = 0;
+    const uint8_t *const start = escapes;
     for (unsigned b = 0; b < blocks; b++, dst += STEP) {
         const unsigned mode = heads[b].mode;
         if (__builtin_expect(mode == ZFMT_TIER, 1)) {
-            n += decode_block(heads[b].base, false, body, escapes + n, dst, stream);
+            escapes = decode_block(heads[b].base, false, body, escapes, dst, stream);
         } else if (mode == ZFMT_TIER_ZERO) {
-            n += decode_block(heads[b].base, true, body, escapes + n, dst, stream);
+            escapes = decode_block(heads[b].base, true, body, escapes, dst, stream);
         } else if (mode == ZFMT_RAW) {
             copy_block(dst, body, stream);
         } else {
@@ -117,7 +127,7 @@ INLINE unsigned tier_decode(const struct zfmt_block *heads, unsigned blocks, con
         }
         body += layout_body(KIND_BF16, mode);
     }
-    return n;
+    return (unsigned)(escapes - start);
 }
 
 unsigned avx512_bf16_tier_decode(const struct zfmt_block *heads, unsigned blocks, const uint8_t *body,
@@ -158,11 +168,12 @@ INLINE unsigned top7_decode(const struct zfmt_block *heads, unsigned blocks, con
 #define ROW(i, t)                                                                                                      \
     {                                                                                                                  \
         const v64 c = _mm512_and_si512((i) % 2 ? _mm512_srli_epi16(t, 4) : t, nibble);                                 \
-        const v64 e =                                                                                                  \
-            _mm512_mask_expand_epi8(_mm512_shuffle_epi8(table, c), _mm512_testn_epi8_mask(c, c), load(escapes + n));   \
+        const unsigned m =                                                                                             \
+            (unsigned)__builtin_popcountll(~(get_word(body + 8 * (i)) | get_word(body + ZFMT_PLANE + 8 * (i)) |        \
+                                             get_word(body + 2 * ZFMT_PLANE + 8 * (i))));                              \
+        const v64 e = expand(_mm512_shuffle_epi8(table, c), _mm512_testn_epi8_mask(c, c), escapes + n, m);             \
         join(e, body + 3 * ZFMT_PLANE, i, dst, stream);                                                                \
-        n += (unsigned)__builtin_popcountll(~(get_word(body + 8 * (i)) | get_word(body + ZFMT_PLANE + 8 * (i)) |       \
-                                              get_word(body + 2 * ZFMT_PLANE + 8 * (i))));                             \
+        n += m;                                                                                                        \
     }
         ROW(0, t0)
         ROW(1, t0)
@@ -194,18 +205,29 @@ unsigned avx512_bf16_top7_decode(const struct zfmt_block *heads, unsigned blocks
 INLINE unsigned expand_pass(const uint8_t *plane0, const uint8_t *plane1, unsigned n, const uint8_t *in, uint8_t *out,
                             unsigned value0, unsigned value1, unsigned value2) {
     const v64 table = _mm512_set1_epi32((int)(value0 | value1 << 8 | value2 << 16));
-    unsigned met = 0, i = 0;
+    size_t met = 0;
+    unsigned i = 0;
+    v64 packed[2], next[2];
+    if (n >= ZFMT_BLOCK)
+        get_codes(plane0, plane1, packed);
     for (; i + ZFMT_BLOCK <= n; i += ZFMT_BLOCK) {
-        v64 packed[2];
-        get_codes(plane0 + i / 8, plane1 + i / 8, packed);
+        /* The next 512 codes are fetched during these: their way to the first store is long. */
+        const unsigned ahead = (i + 2 * ZFMT_BLOCK <= n ? i + ZFMT_BLOCK : i) / 8;
 #define ROW(k)                                                                                                         \
     {                                                                                                                  \
         const v64 c = code_of(packed, k);                                                                              \
         _mm512_storeu_si512(out + i + 64 * (k), with_escapes(_mm512_shuffle_epi8(table, c), c, in + met));             \
         met += escapes_of(plane0 + i / 8, plane1 + i / 8, k);                                                          \
+        if ((k) == 1) {                                                                                                \
+            get_codes(plane0 + ahead, plane1 + ahead, next);                                                           \
+            next[0] = here(next[0]);                                                                                   \
+            next[1] = here(next[1]);                                                                                   \
+        }                                                                                                              \
     }
         EACH8(ROW)
 #undef ROW
+        packed[0] = next[0];
+        packed[1] = next[1];
     }
     const v64 v0 = set1(value0), v1 = set1(value1), v2 = set1(value2);
     for (; i < n; i += 64) {
@@ -215,7 +237,7 @@ INLINE unsigned expand_pass(const uint8_t *plane0, const uint8_t *plane1, unsign
         _mm512_storeu_si512(out + i, _mm512_mask_expand_epi8(v, escape, load(in + met)));
         met += (unsigned)__builtin_popcountll(escape);
     }
-    return met;
+    return (unsigned)met;
 }
 
 unsigned avx512_expand(unsigned tier, const uint8_t *plane0, const uint8_t *plane1, unsigned n, const uint8_t *in,

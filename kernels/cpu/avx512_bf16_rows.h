@@ -8,8 +8,6 @@
 
 #include "kernels/cpu/avx512_bf16.h"
 
-#define RARE(c) __builtin_expect(!!(c), 0)
-
 /* Planes and codes are bit matrices, transposed 8 by 8. Tier packs the codes of four rows into bytes, two bits a row; a
  * qword of the transpose then has byte p of row r at 2 * r + p. g_plane gathers plane p of eight rows from two of
  * them. */

@@ -47,14 +47,15 @@ bool impostor_message(struct impostor *p, uint16_t type, const ProtobufCMessage 
 }
 
 bool impostor_hello(struct impostor *p) {
-    return impostor_hello_with(p, ZFMT_VERSION);
+    return impostor_hello_with(p, ZFMT_VERSION, WIRE_PEER_VERSION);
 }
 
-bool impostor_hello_with(struct impostor *p, unsigned chunk_format) {
+bool impostor_hello_with(struct impostor *p, unsigned chunk_format, unsigned peer_version) {
     uint8_t instance[16] = {1, 2, 3};
     Zipccl__Peer__PeerHello hello = ZIPCCL__PEER__PEER_HELLO__INIT;
     hello.version_min = hello.version_max = WIRE_VERSION_MAX;
     hello.chunk_format = chunk_format;
+    hello.peer_version = peer_version;
     hello.node = "impostor";
     hello.listen = "127.0.0.1:1";
     hello.instance = (ProtobufCBinaryData){sizeof(instance), instance};

@@ -21,8 +21,8 @@ bool impostor_send(struct impostor *p, uint16_t type, const void *payload, size_
 bool impostor_message(struct impostor *p, uint16_t type, const ProtobufCMessage *message);
 /* A hello that is in order. */
 bool impostor_hello(struct impostor *p);
-/* One of a daemon whose coded chunks are of this format. */
-bool impostor_hello_with(struct impostor *p, unsigned chunk_format);
+/* One of a daemon whose coded chunks are of this format, and whose messages of this version. */
+bool impostor_hello_with(struct impostor *p, unsigned chunk_format, unsigned peer_version);
 /* The next frame, unsealed; as raw_next. Fails where it was not sealed as it must be. */
 int impostor_next(struct impostor *p, struct raw_frame *f, double seconds);
 

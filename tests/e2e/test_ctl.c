@@ -337,7 +337,7 @@ static void case_many(struct e2e *e) {
         fds[i] = raw_session(e->daemons[0].socket, job);
     }
     expect(e, 0, "status", 0, "and 3 more jobs: shown are those that came first");
-    expect(e, 0, "jobs", 0, "and 3 more jobs");
+    expect(e, 0, "jobs", 0, "\nand 3 more jobs: shown are those that came first");
     json_t *root = ctl_json(e, 0, "status", "zipccl.status/1");
     E2E_CHECK(json_array_size(json_object_get(root, "jobs")) == SHOWN &&
                   json_integer_value(json_object_get(root, "jobs_left_out")) == MORE &&

@@ -21,6 +21,7 @@
 
 #include "collect.h"
 #include "impostor.h"
+#include "kernels/format.h"
 #include "peer.pb-c.h"
 #include "raw.h"
 
@@ -248,10 +249,15 @@ static void case_impostors(struct e2e *e) {
     close(fd);
     expect_log(e, 0, "larger than the limit for what may come now");
     /* A daemon of another release: what it codes could not be read, so that is said before anything is sent. */
-    E2E_CHECK(impostor_connect(&q, listen, key_a) == PEER_AUTH_DONE && impostor_hello_with(&q, 0), "%s", q.auth.why);
+    E2E_CHECK(impostor_connect(&q, listen, key_a) == PEER_AUTH_DONE && impostor_hello_with(&q, 0, 0), "%s", q.auth.why);
     raw_expect_closed(q.fd);
     close(q.fd);
     expect_log(e, 0, "formats of coded chunks do not match: node impostor has 1, node node0 2; install one release");
+    E2E_CHECK(impostor_connect(&q, listen, key_a) == PEER_AUTH_DONE && impostor_hello_with(&q, ZFMT_VERSION, 0), "%s",
+              q.auth.why);
+    raw_expect_closed(q.fd);
+    close(q.fd);
+    expect_log(e, 0, "protocols between daemons do not match: node impostor has 1, node node0 2; install one release");
     close(p.fd);
     e2e_alive(e);
     free(listen);

@@ -5,10 +5,15 @@
 #include "fabric_node.h"
 
 #include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 static const struct fabric_tokens same_token = {.show = {1, 2, 3}, .expect = {1, 2, 3}};
 uint64_t fabric_node_link_rate;
@@ -55,22 +60,64 @@ void join(struct node *node, uint64_t key, int from, int to) {
     join_gpus(node, key, from, to, 1u << node->rank->rank);
 }
 
+uint8_t group_gpu(const struct node *node, const struct group *g, unsigned local) {
+    const unsigned me = (unsigned)node->rank->rank;
+    return (uint8_t)(GPUS * me + (g->crossed && me % 2 ? GPUS - 1 - local : local));
+}
+
+void join_group(struct node *node, const struct group *g, struct fabric_join how) {
+    const uint32_t nnodes = (uint32_t)(g->to - g->from + 1);
+    uint32_t rank_node[GPUS * MAX];
+    uint8_t rank_gpus[GPUS], n = 0;
+    how.comm = g->key;
+    how.node = (uint32_t)(node->rank->rank - g->from);
+    how.nnodes = nnodes;
+    how.peers = node->peers + g->from;
+    how.rank_node = rank_node;
+    how.rank_gpus = rank_gpus;
+    for (unsigned l = 0; l < GPUS; l++) {
+        if (!(g->locals >> l & 1))
+            continue;
+        rank_gpus[n] = group_gpu(node, g, l);
+        how.gpus |= 1u << rank_gpus[n++];
+        for (uint32_t i = 0; i < nnodes; i++)
+            rank_node[how.nranks++] = g->backwards ? nnodes - 1 - i : i;
+    }
+    CHECK(fabric_nccl.join(node->fabric, &how) == zipcclSuccess);
+}
+
 void turn(struct node *node, int ms) {
     struct pollfd fd = {.fd = fabric_nccl.fd(node->fabric), .events = POLLIN};
     poll(&fd, 1, ms);
     fabric_nccl.poll(node->fabric);
 }
 
+void idle(struct node *node, double seconds) {
+    for (double end = ranks_now() + seconds; ranks_now() < end;)
+        turn(node, 1);
+}
+
+void meet(struct node *node, int step, int n) {
+    atomic_int *met = &node->rank->shared->step[step];
+    atomic_fetch_add(met, 1);
+    while (atomic_load(met) < n)
+        turn(node, 1);
+}
+
 /* Time in which all ranks were stopped, as a debugger or a scheduler of machines does, does not count. */
-bool wait_for(struct node *node, const struct message *m, double seconds) {
+bool wait_until(struct node *node, const zipcclResult_t *result, double seconds) {
     double before = ranks_now();
-    while (m->result == PENDING && seconds > 0) {
+    while (*result == PENDING && seconds > 0) {
         turn(node, 20);
         double now = ranks_now();
         seconds -= now - before < 0.1 ? now - before : 0.1;
         before = now;
     }
-    return m->result != PENDING;
+    return *result != PENDING;
+}
+
+bool wait_for(struct node *node, const struct message *m, double seconds) {
+    return wait_until(node, &m->result, seconds);
 }
 
 void allocate(struct message *m, enum memory memory, size_t bytes) {
@@ -170,4 +217,21 @@ void talk(struct node *node, uint64_t key, int from, uint32_t tag) {
     compare(&in, tag);
     release(&in);
     release(&out);
+}
+
+void run(int n, int (*fn)(struct rank *rank)) {
+    assert_int_equal(ranks_run(n, fn, NULL, 0), 0);
+}
+
+void run_with(int n, int (*fn)(struct rank *rank), const char *variable, const char *value) {
+    setenv(variable, value, 1);
+    int end = ranks_run(n, fn, NULL, 0);
+    unsetenv(variable);
+    if (end != 0)
+        fail_msg("%s=%s: end %d", variable, value, end);
+}
+
+void run_failing(int n, int (*fn)(struct rank *rank), const char *const *faults, size_t nfaults) {
+    for (size_t i = 0; i < nfaults; i++)
+        run_with(n, fn, "RANK_0_FAIL", faults[i]);
 }

@@ -80,7 +80,7 @@ static int values(struct rank *rank) {
 
 static void test_values(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(3, values, NULL, 0), 0);
+    run(3, values);
 }
 
 /* On a link with a rate, where large messages of host memory go in pieces. */
@@ -138,7 +138,7 @@ static int orders(struct rank *rank) {
 
 static void test_orders(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(3, orders, NULL, 0), 0);
+    run(3, orders);
 }
 
 static int no_room(struct rank *rank) {
@@ -165,18 +165,17 @@ static int no_room(struct rank *rank) {
 /* One communicator is aborted while it has messages in every state; another goes on; a third is made afterwards. */
 static int aborted(struct rank *rank) {
     struct node node;
-    struct message unwanted, missing, none;
+    struct message unwanted, missing;
     open_node(&node, rank);
     join(&node, 1, 0, 1);
     join(&node, 2, 0, 1);
     talk(&node, 1, 0, 0);
     talk(&node, 2, 0, 0);
-    none.result = PENDING;
     allocate(&unwanted, DEVICE, 50000);
     allocate(&missing, DEVICE, 50000);
     start_send(&node, &unwanted, 1, 0, 1 - rank->rank, 7);
     start_recv(&node, &missing, 1, 0, 1 - rank->rank, 8);
-    CHECK(!wait_for(&node, &none, 0.1));
+    idle(&node, 0.1);
     CHECK(unwanted.result == PENDING && missing.result == PENDING);
     ranks_meet(rank, 1);
     fabric_nccl.abort(node.fabric, 1);
@@ -230,9 +229,7 @@ static int death(struct rank *rank) {
     }
     CHECK(rank->rank == 0 || (failed > 0 && last < 10));
     talk(&node, 2, 0, 1);
-    atomic_fetch_add(&rank->shared->step[1], 1);
-    while (atomic_load(&rank->shared->step[1]) < 2)
-        turn(&node, 1);
+    meet(&node, 1, 2);
     fabric_nccl.forget(node.fabric, 1);
     fabric_nccl.forget(node.fabric, 2);
     fabric_nccl.close(node.fabric);
@@ -241,7 +238,7 @@ static int death(struct rank *rank) {
 
 static void test_death(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(3, death, NULL, 0), 0);
+    run(3, death);
 }
 
 /* As daemons do: rank 0 sees that something fails, then both abort. One message may have been before the failure. */
@@ -249,9 +246,7 @@ static void end_failed(struct node *node, const struct message *out, const struc
     int rank = node->rank->rank;
     CHECK(rank == 1 || (wait_for(node, out, WAIT) && wait_for(node, in, WAIT)));
     CHECK(rank == 1 || in->result != zipcclSuccess || out->result != zipcclSuccess);
-    atomic_fetch_add(&node->rank->shared->step[1], 1);
-    while (atomic_load(&node->rank->shared->step[1]) < 2)
-        turn(node, 1);
+    meet(node, 1, 2);
     fabric_nccl.abort(node->fabric, 1);
     CHECK(wait_for(node, out, WAIT) && wait_for(node, in, WAIT));
 }
@@ -321,10 +316,7 @@ static int sticky(struct rank *rank) {
 
 static void test_sticky(void **state) {
     (void)state;
-    setenv("RANK_0_FAIL", "cudaEventRecord:1=700", 1);
-    int end = ranks_run(2, sticky, NULL, 0);
-    unsetenv("RANK_0_FAIL");
-    assert_int_equal(end, 0);
+    run_with(2, sticky, "RANK_0_FAIL", "cudaEventRecord:1=700");
 }
 
 static void test_injection(void **state) {
@@ -340,13 +332,7 @@ static void test_injection(void **state) {
                                         "cudaEventRecord:1=1",
                                         "ncclGroupEnd:1=1;ncclCommRevoke:1=3",
                                         "ncclSend:1=2;ncclCommAbort:1=1"};
-    for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
-        setenv("RANK_0_FAIL", plans[i], 1);
-        int end = ranks_run(2, failing, NULL, 0);
-        unsetenv("RANK_0_FAIL");
-        if (end != 0)
-            fail_msg("%s: end %d", plans[i], end);
-    }
+    run_failing(2, failing, plans, sizeof(plans) / sizeof(plans[0]));
 }
 
 /* A communicator that has done its work is forgotten; another one works. */
@@ -367,28 +353,19 @@ static void test_leaving(void **state) {
     (void)state;
     static const char *const plans[] = {"ncclCommFinalize:1=3", "ncclCommDestroy:1=1",
                                         "ncclCommFinalize:1=2;ncclCommAbort:1=3"};
-    for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
-        setenv("RANK_0_FAIL", plans[i], 1);
-        int end = ranks_run(2, leaving, NULL, 0);
-        unsetenv("RANK_0_FAIL");
-        if (end != 0)
-            fail_msg("%s: end %d", plans[i], end);
-    }
+    run_failing(2, leaving, plans, sizeof(plans) / sizeof(plans[0]));
 }
 
 /* One that lacks what came later: its use would break a rule of the stand-in. */
 static void test_older(void **state) {
     (void)state;
-    setenv("ZIPCCL_STANDIN_NCCL_VERSION", "21403", 1);
-    int end = ranks_run(2, aborted, NULL, 0);
-    unsetenv("ZIPCCL_STANDIN_NCCL_VERSION");
-    assert_int_equal(end, 0);
+    run_with(2, aborted, "ZIPCCL_STANDIN_NCCL_VERSION", "21403");
 }
 
 static void test_failures(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(2, no_room, NULL, 0), 0);
-    assert_int_equal(ranks_run(2, aborted, NULL, 0), 0);
+    run(2, no_room);
+    run(2, aborted);
 }
 
 int main(int argc, char **argv) {

@@ -57,7 +57,7 @@ static int several_gpus(struct rank *rank) {
 
 static void test_several_gpus(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(2, several_gpus, NULL, 0), 0);
+    run(2, several_gpus);
 }
 
 /* A call fails for one of two GPUs: all that the communicator has on both ends; the next one works. */
@@ -81,9 +81,7 @@ static int one_fails(struct rank *rank) {
         failed += in[i].result != zipcclSuccess;
     }
     CHECK(rank->rank == 1 || failed > 0);
-    atomic_fetch_add(&rank->shared->step[1], 1);
-    while (atomic_load(&rank->shared->step[1]) < 2)
-        turn(&node, 1);
+    meet(&node, 1, 2);
     fabric_nccl.abort(node.fabric, 1);
     for (unsigned i = 0; i < N; i++) {
         CHECK(wait_for(&node, &in[i], WAIT) && wait_for(&node, &out[i], WAIT));
@@ -112,13 +110,7 @@ static void test_one_fails(void **state) {
     (void)state;
     static const char *const plans[] = {"ncclGroupEnd:1=1", "ncclCommInitRankConfig:1=6",
                                         "cudaEventCreateWithFlags:1=2"};
-    for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
-        setenv("RANK_0_FAIL", plans[i], 1);
-        int end = ranks_run(2, one_fails, NULL, 0);
-        unsetenv("RANK_0_FAIL");
-        if (end != 0)
-            fail_msg("%s: end %d", plans[i], end);
-    }
+    run_failing(2, one_fails, plans, sizeof(plans) / sizeof(plans[0]));
 }
 
 int main(int argc, char **argv) {

@@ -18,30 +18,16 @@
 #include "fabric_node.h"
 
 #define COUNT 5003u /* int32 values */
-#define GPUS  2u    /* of a node */
 
-/* A communicator in which rank r is on node r % nodes; the second rank of an odd node has its first GPU. */
-static uint8_t gpu_of(const struct rank *rank, unsigned local) {
-    return (uint8_t)(GPUS * (unsigned)rank->rank + (rank->rank % 2 ? GPUS - 1 - local : local));
+/* Rank r is on node r % nodes; the second rank of an odd node has its first GPU. */
+static void join_ranks(struct node *node, uint64_t key, unsigned nodes, bool native) {
+    const struct group g = {key, 0, (int)nodes - 1, (1u << GPUS) - 1, false, true};
+    join_group(node, &g, (struct fabric_join){.native = native});
 }
 
-static void join_ranks(struct node *node, uint64_t key, unsigned nodes, bool native) {
-    uint32_t rank_node[GPUS * MAX];
-    uint8_t gpus[GPUS];
-    for (unsigned r = 0; r < GPUS * nodes; r++)
-        rank_node[r] = r % nodes;
-    for (unsigned i = 0; i < GPUS; i++)
-        gpus[i] = gpu_of(node->rank, i);
-    const struct fabric_join join = {.comm = key,
-                                     .node = (uint32_t)node->rank->rank,
-                                     .nnodes = nodes,
-                                     .gpus = 3u << GPUS * (unsigned)node->rank->rank,
-                                     .peers = node->peers,
-                                     .native = native,
-                                     .nranks = GPUS * nodes,
-                                     .rank_node = rank_node,
-                                     .rank_gpus = gpus};
-    CHECK(fabric_nccl.join(node->fabric, &join) == zipcclSuccess);
+static void set_gpu(const struct node *node, unsigned local) {
+    const struct group crossed = {.crossed = true};
+    CHECK(cudaSetDevice(group_gpu(node, &crossed, local)) == cudaSuccess);
 }
 
 struct whole {
@@ -60,9 +46,7 @@ static uint32_t greater(uint32_t a, uint32_t b) {
 }
 
 static bool ends(struct node *node, const struct whole *w, double seconds) {
-    for (double end = ranks_now() + seconds; w->result == PENDING && ranks_now() < end;)
-        turn(node, 5);
-    return w->result != PENDING;
+    return wait_until(node, &w->result, seconds);
 }
 
 static int32_t value(unsigned rank, size_t i, uint32_t seed) {
@@ -84,7 +68,7 @@ static void prepare(const struct node *node, struct whole *w, uint64_t key, unsi
         for (size_t i = 0; i < all / sizeof(*values); i++)
             values[i] = value(rank, i, seq);
         void *send = NULL, *recv = NULL;
-        CHECK(cudaSetDevice(gpu_of(node->rank, l)) == cudaSuccess);
+        set_gpu(node, l);
         CHECK((on_gpu ? cudaMalloc(&send, all) : cudaHostAlloc(&send, all, 0)) == cudaSuccess);
         CHECK(cudaMalloc(&recv, all) == cudaSuccess);
         CHECK(cudaMemcpy(send, values, all, cudaMemcpyDefault) == cudaSuccess);
@@ -114,7 +98,7 @@ static void drop(const struct node *node, struct whole *w) {
     for (unsigned l = 0; l < GPUS; l++) {
         struct cudaPointerAttributes a;
         void *send = (void *)(uintptr_t)w->parts[l].send;
-        CHECK(cudaSetDevice(gpu_of(node->rank, l)) == cudaSuccess);
+        set_gpu(node, l);
         CHECK(cudaPointerGetAttributes(&a, send) == cudaSuccess);
         CHECK((a.type == cudaMemoryTypeHost ? cudaFreeHost(send) : cudaFree(send)) == cudaSuccess);
         CHECK(cudaFree(w->parts[l].recv) == cudaSuccess);
@@ -198,7 +182,7 @@ static int values(struct rank *rank) {
 
 static void test_values(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(3, values, NULL, 0), 0);
+    run(3, values);
 }
 
 /* A node that cannot, alone; one that does not want to, ever; one that is late holds up no GPU. */
@@ -255,8 +239,7 @@ static int unable(struct rank *rank) {
     CHECK(cudaSetDevice((int)GPUS * rank->rank) == cudaSuccess);
     if (rank->rank < 2)
         talk(&node, 3, 0, 1);
-    for (double until = ranks_now() + 0.05; ranks_now() < until;)
-        turn(&node, 1);
+    idle(&node, 0.05);
     CHECK(w.result == PENDING && !w.c.launched);
     CHECK(rank->rank != 0 || w.c.waits_for == 1);
     ranks_meet(rank, 1);
@@ -270,7 +253,7 @@ static int unable(struct rank *rank) {
 
 static void test_unable(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(3, unable, NULL, 0), 0);
+    run(3, unable);
 }
 
 /* Nodes that call something else, as a collective of NCCL or by messages, before and after: nothing is moved. Key 1:
@@ -291,8 +274,7 @@ static int mismatched(struct rank *rank) {
                     0, seq, true);
             if (other && late) {
                 ranks_meet(rank, 1 + key);
-                for (double until = ranks_now() + (asks ? 0 : 0.05); ranks_now() < until;)
-                    turn(&node, 1);
+                idle(&node, asks ? 0 : 0.05);
             }
             if (other && !asks)
                 fabric_nccl.by_messages(node.fabric, &w.c.header);
@@ -323,7 +305,7 @@ static int mismatched(struct rank *rank) {
 
 static void test_mismatched(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(2, mismatched, NULL, 0), 0);
+    run(2, mismatched);
 }
 
 /* A call of NCCL or CUDA fails on rank 0: the collective ends on both, as daemons do; the next communicator works. */
@@ -366,13 +348,7 @@ static void test_injection(void **state) {
         "ncclAllGather:1=1",          "ncclBroadcast:2=3",   "ncclReduceScatter:1=2",
         "ncclAllReduce:2=5",          "ncclReduce:1=1",      "nccl:3=6",
         "ncclCommInitRankConfig:2=1", "cudaEventRecord:2=1", "ncclAllReduce:1=2;ncclCommAbort:1=1"};
-    for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
-        setenv("RANK_0_FAIL", plans[i], 1);
-        int end = ranks_run(2, failing, NULL, 0);
-        unsetenv("RANK_0_FAIL");
-        if (end != 0)
-            fail_msg("%s: end %d", plans[i], end);
-    }
+    run_failing(2, failing, plans, sizeof(plans) / sizeof(plans[0]));
 }
 
 /* Aborted while another node is waited for; one of them dies: the others hear of it within seconds. */
@@ -385,8 +361,7 @@ static int lost(struct rank *rank) {
     prepare(&node, &w, 1, 3, zipcclOpAllReduce, 0, 1, true);
     if (rank->rank != 2)
         begin(&node, &w);
-    for (double until = ranks_now() + 0.1; ranks_now() < until;)
-        turn(&node, 1);
+    idle(&node, 0.1);
     CHECK(w.result == PENDING);
     ranks_meet(rank, 1);
     fabric_nccl.abort(node.fabric, 1);
@@ -407,9 +382,7 @@ static int lost(struct rank *rank) {
     }
     CHECK(w.result == zipcclRemoteError);
     drop(&node, &w);
-    atomic_fetch_add(&rank->shared->step[2], 1);
-    while (atomic_load(&rank->shared->step[2]) < 2)
-        turn(&node, 1);
+    meet(&node, 2, 2);
     fabric_nccl.forget(node.fabric, 1);
     fabric_nccl.forget(node.fabric, 2);
     fabric_nccl.close(node.fabric);
@@ -418,7 +391,7 @@ static int lost(struct rank *rank) {
 
 static void test_lost(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(3, lost, NULL, 0), 0);
+    run(3, lost);
 }
 
 int main(int argc, char **argv) {

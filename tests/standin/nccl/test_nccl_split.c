@@ -16,54 +16,27 @@
 
 #include "fabric_node.h"
 
-#define GPUS 2u /* of a node */
-
-/* A communicator of these GPUs of each node from..to; its ranks go around the nodes, forwards or backwards. */
-struct group {
-    uint64_t key;
-    int from, to;
-    uint32_t locals; /* a bit for each */
-    bool backwards;
-};
-
-static const struct group one = {1, 0, 2, 3, false}, two = {2, 0, 2, 3, true}, pair = {9, 0, 1, 3, false};
+static const struct group one = {.key = 1, .to = 2, .locals = 3},
+                          two = {.key = 2, .to = 2, .locals = 3, .backwards = true},
+                          pair = {.key = 9, .to = 1, .locals = 3};
 /* Node 1 tells of no split. */
-static const struct group deaf = {3, 0, 2, 3, false};
+static const struct group deaf = {.key = 3, .to = 2, .locals = 3};
 /* Of one: */
-static const struct group left = {11, 0, 2, 1, true}, right = {12, 0, 2, 2, false};
+static const struct group left = {.key = 11, .to = 2, .locals = 1, .backwards = true},
+                          right = {.key = 12, .to = 2, .locals = 2}, late = {.key = 13, .to = 2, .locals = 3};
 /* Of two: */
-static const struct group some = {21, 0, 1, 3, true};
+static const struct group some = {.key = 21, .to = 1, .locals = 3, .backwards = true};
 /* Of some: */
-static const struct group again_left = {31, 0, 1, 1, false}, again_right = {32, 0, 1, 2, true};
+static const struct group again_left = {.key = 31, .to = 1, .locals = 1},
+                          again_right = {.key = 32, .to = 1, .locals = 2, .backwards = true};
 
 static bool has(const struct group *g, int node) {
     return node >= g->from && node <= g->to;
 }
 
-static void join_group(struct node *node, const struct group *g, bool split) {
-    const int me = node->rank->rank, nnodes = g->to - g->from + 1;
-    uint32_t rank_node[GPUS * MAX], nranks = 0, gpus = 0;
-    uint8_t rank_gpus[GPUS], n = 0;
-    for (unsigned l = 0; l < GPUS; l++) {
-        if (!(g->locals >> l & 1))
-            continue;
-        rank_gpus[n++] = (uint8_t)(GPUS * (unsigned)me + l);
-        gpus |= 1u << (GPUS * (unsigned)me + l);
-        for (int i = 0; i < nnodes; i++)
-            rank_node[nranks++] = (uint32_t)(g->backwards ? nnodes - 1 - i : i);
-    }
-    const struct fabric_join join = {.comm = g->key,
-                                     .node = (uint32_t)(me - g->from),
-                                     .nnodes = (uint32_t)nnodes,
-                                     .gpus = gpus,
-                                     .peers = node->peers + g->from,
-                                     .native = true,
-                                     .splits = g != &deaf || me != 1,
-                                     .split = split,
-                                     .nranks = nranks,
-                                     .rank_node = rank_node,
-                                     .rank_gpus = rank_gpus};
-    CHECK(fabric_nccl.join(node->fabric, &join) == zipcclSuccess);
+static void join_one(struct node *node, const struct group *g, bool split) {
+    const bool splits = g != &deaf || node->rank->rank != 1;
+    join_group(node, g, (struct fabric_join){.native = true, .splits = splits, .split = split});
 }
 
 struct parting {
@@ -86,7 +59,7 @@ static void part(struct node *node, struct parting *p, const struct group *paren
             continue;
         p->children[i] = children[i]->key;
         if (i == 0 || children[0] != children[1])
-            join_group(node, children[i], true);
+            join_one(node, children[i], true);
     }
     p->split = (struct fabric_split){.comm = parent->key,
                                      .number = number,
@@ -99,9 +72,7 @@ static void part(struct node *node, struct parting *p, const struct group *paren
 }
 
 static bool is_parted(struct node *node, const struct parting *p, double seconds) {
-    for (double end = ranks_now() + seconds; p->result == PENDING && ranks_now() < end;)
-        turn(node, 5);
-    return p->result != PENDING;
+    return wait_until(node, &p->result, seconds);
 }
 
 /* From and to all others, from one of its GPUs. */
@@ -144,8 +115,8 @@ static void chat(struct node *node, const struct group *g, uint32_t tag) {
 
 static void open_two(struct node *node, struct rank *rank) {
     open_node(node, rank);
-    join_group(node, &one, false);
-    join_group(node, &two, false);
+    join_one(node, &one, false);
+    join_one(node, &two, false);
     chat(node, &one, 1);
     chat(node, &two, 1);
 }
@@ -195,7 +166,7 @@ static int orders(struct rank *rank) {
     return 0;
 }
 
-/* One node does not want it; none is in any of the new ones; then it is done. */
+/* One node does not want it, which is in a new one or in none; no node is in any of them; then it is done, twice. */
 static int unwanted(struct rank *rank) {
     struct node node;
     struct parting p;
@@ -206,11 +177,15 @@ static int unwanted(struct rank *rank) {
     CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
     part(&node, &p, &one, 2, true, NULL, NULL);
     CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
-    part(&node, &p, &one, 3, true, &some, &some);
-    if (has(&some, rank->rank))
-        chat(&node, &some, 2);
-    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess);
-    CHECK(p.split.made == (has(&some, rank->rank) ? 1 : 0));
+    part(&node, &p, &one, 3, rank->rank != 2, &again_left, &again_right);
+    CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
+    for (uint32_t number = 4; number < 6; number++) {
+        const struct group *g = number == 4 ? &some : &late;
+        part(&node, &p, &one, number, true, g, g);
+        chat(&node, g, 2);
+        CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess);
+        CHECK(p.split.made == (has(g, rank->rank) ? 1 : 0));
+    }
     chat(&node, &one, 2);
     close_node(&node);
     return 0;
@@ -308,11 +283,11 @@ static int partial(struct rank *rank) {
     struct node node;
     struct parting p;
     open_node(&node, rank);
-    join_group(&node, &pair, false);
+    join_one(&node, &pair, false);
     chat(&node, &pair, 1);
     part(&node, &p, &pair, 1, true, &again_left, rank->rank ? NULL : &again_right);
     if (rank->rank)
-        join_group(&node, &again_right, false);
+        join_one(&node, &again_right, false);
     chat(&node, &again_left, 2);
     chat(&node, &again_right, 2);
     CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
@@ -325,11 +300,11 @@ static int untold(struct rank *rank) {
     struct node node;
     struct parting p;
     open_node(&node, rank);
-    join_group(&node, &deaf, false);
+    join_one(&node, &deaf, false);
     chat(&node, &deaf, 1);
     if (rank->rank == 1) {
-        join_group(&node, &left, false);
-        join_group(&node, &right, false);
+        join_one(&node, &left, false);
+        join_one(&node, &right, false);
     } else {
         part(&node, &p, &deaf, 1, true, &left, &right);
         CHECK(is_parted(&node, &p, WAIT) && p.result == zipcclSuccess && p.split.made == 0);
@@ -345,7 +320,7 @@ static int older(struct rank *rank) {
     struct node node;
     struct parting p;
     open_node(&node, rank);
-    join_group(&node, &pair, false);
+    join_one(&node, &pair, false);
     part(&node, &p, &pair, 1, true, &again_left, &again_right);
     chat(&node, &again_left, 2);
     chat(&node, &again_right, 2);
@@ -356,36 +331,27 @@ static int older(struct rank *rank) {
 
 static void test_orders(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(3, orders, NULL, 0), 0);
+    run(3, orders);
 }
 
 static void test_unwanted(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(3, unwanted, NULL, 0), 0);
-    assert_int_equal(ranks_run(2, partial, NULL, 0), 0);
-    assert_int_equal(ranks_run(3, untold, NULL, 0), 0);
-    setenv("ZIPCCL_STANDIN_NCCL_VERSION", "21705", 1);
-    int end = ranks_run(2, older, NULL, 0);
-    unsetenv("ZIPCCL_STANDIN_NCCL_VERSION");
-    assert_int_equal(end, 0);
+    run(3, unwanted);
+    run(2, partial);
+    run(3, untold);
+    run_with(2, older, "ZIPCCL_STANDIN_NCCL_VERSION", "21705");
 }
 
 static void test_ends(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(3, parent_ends, NULL, 0), 0);
-    assert_int_equal(ranks_run(3, child_ends, NULL, 0), 0);
+    run(3, parent_ends);
+    run(3, child_ends);
 }
 
 static void test_failing(void **state) {
     (void)state;
     static const char *const plans[] = {"ncclCommSplit:1=1", "ncclCommSplit:2=3"};
-    for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
-        setenv("RANK_0_FAIL", plans[i], 1);
-        int end = ranks_run(3, failing, NULL, 0);
-        unsetenv("RANK_0_FAIL");
-        if (end != 0)
-            fail_msg("%s: end %d", plans[i], end);
-    }
+    run_failing(3, failing, plans, sizeof(plans) / sizeof(plans[0]));
 }
 
 int main(int argc, char **argv) {

@@ -150,10 +150,34 @@ static void benchmark_runs(void **state) {
     assert_true(rate.share == 0.5 && rate.bps == 40 && rate.best_bps == 100);
 }
 
+/* Four probes a round, the first round does not count: every other one has the core to itself. */
+static double every_other_round(void) {
+    static unsigned calls;
+    return calls++ / 4 % 2 ? 10 : 14;
+}
+
+static void shared_rounds_are_told(void **state) {
+    static uint16_t values[65536];
+    struct bench_codec b = {.dtype = zipcclBfloat16,
+                            .values = values,
+                            .count = 65536,
+                            .bytes = sizeof values,
+                            .min_seconds = 0.02,
+                            .probe = every_other_round,
+                            .ncases = 1,
+                            .cases = {{.codec = zipcclCodecTier, .isa = CODEC_ISA_SCALAR}}};
+    (void)state;
+    assert_int_equal(bench_codec_run(&b, NULL), zipcclSuccess);
+    assert_int_equal(b.cases[0].alone, (b.rounds + 1) / 2);
+    assert_true(b.cases[0].exact && b.cases[0].encode.share > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(real_tensors), cmocka_unit_test(bad_files),       cmocka_unit_test(speedup_formula),
-        cmocka_unit_test(planes),       cmocka_unit_test(peers_are_exact), cmocka_unit_test(benchmark_runs),
+        cmocka_unit_test(real_tensors),           cmocka_unit_test(bad_files),
+        cmocka_unit_test(speedup_formula),        cmocka_unit_test(planes),
+        cmocka_unit_test(peers_are_exact),        cmocka_unit_test(benchmark_runs),
+        cmocka_unit_test(shared_rounds_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,7 +175,7 @@ static void test_switcher(void **state) {
             assert_true(json_number_value(us) > 0);
         }
         assert_true(number(pinned, json_string_value(json_object_get(s, "best"))) == least);
-        assert_true(number(s, "auto_p50_us") > 0 && number(s, "settled") > 0);
+        assert_true(number(s, "auto_p50_us") > 0 && number(s, "settled") > 0 && number(s, "settled_error") >= 0);
         assert_true(number(s, "first") == number(s, "whole")); /* six rounds are all among the first */
     }
     assert_int_equal(i, 2);
