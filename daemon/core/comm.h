@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Communicators: what this node knows of one. joining -> connecting -> ready (-> failing) -> failed or closing.
+ * Communicators: what this node knows of one. joining -> connecting -> ready -> closing, or failed, by way of
+ * failing or at once.
  *
  * A comm belongs to the loop thread and is freed by comm_reap when it has ended: failed or left by all ranks, without a
  * local rank, and without an operation under way. The node that made the unique id is the root: it may have no rank of
