@@ -14,7 +14,7 @@
 struct collective_switcher {
     unsigned best;  /* of the pinned ones: the least median over all rounds */
     double settled; /* median over the second half of the rounds of auto's time by the best one's */
-    double error;   /* its standard error, by the medians of parts; 0: too few rounds to tell */
+    double error;   /* its standard error */
     double whole;   /* time of all rounds, trials included, by the best one's */
     double first;   /* of the first RANKS_TRIALS rounds */
 };

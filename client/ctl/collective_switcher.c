@@ -31,12 +31,18 @@ static double sum(const double *values, uint32_t n) {
     return total;
 }
 
-/* The standard error of the median of n ratios in the order of time, by the medians of PARTS of them. A part is sorted
- * in place. */
+/* The standard error of the median of n ratios in the order of time: by the medians of PARTS of them, as what disturbs
+ * lasts; of few ones by how far they lie from their median, as if they did not depend on each other. They are sorted.
+ */
 static double error_of(double *ratios, uint32_t n) {
     double mean = 0, squares = 0, part[PARTS];
-    if (n < PARTS * PART_LEAST)
-        return 0;
+    if (n < PARTS * PART_LEAST) {
+        mean = units_median(ratios, n);
+        for (uint32_t i = 0; i < n; i++)
+            ratios[i] = fabs(ratios[i] - mean);
+        /* 1.4826: a normal deviation by the median distance; 1.2533: of a median by that of a mean. */
+        return n ? 1.4826 * 1.2533 * units_median(ratios, n) / sqrt(n) : 0;
+    }
     for (uint32_t i = 0; i < PARTS; i++) {
         part[i] = units_median(ratios + n / PARTS * i, n / PARTS);
         mean += part[i] / PARTS;
@@ -64,8 +70,10 @@ static void take(const struct collective_report *r, size_t size, struct collecti
     s->first = sum(chosen, first) / sum(best, first);
     for (uint32_t i = from; i < rounds; i++)
         room[i - from] = chosen[i] / best[i];
-    s->error = error_of(room, rounds - from);
     s->settled = units_median(room, rounds - from);
+    for (uint32_t i = from; i < rounds; i++)
+        room[i - from] = chosen[i] / best[i];
+    s->error = error_of(room, rounds - from);
 }
 
 void collective_switcher_take(struct collective_report *r) {
@@ -104,10 +112,7 @@ void collective_switcher_print(const struct collective_report *r) {
         table_cell(t, "%s", plan->picks[s->best].name);
         table_cell(t, "%s", codec_name(r->results[i].arms[plan->arms - 1].codec));
         table_cell(t, "%.3f", s->settled);
-        if (s->error > 0)
-            table_cell(t, "%.3f", s->error);
-        else
-            table_cell(t, "-");
+        table_cell(t, "%.3f", s->error);
         table_cell(t, "%.3f", s->first);
         table_cell(t, "%.3f", s->whole);
     }
