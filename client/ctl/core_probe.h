@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Does somebody else use this core just now? A virtual processor is mostly one of two threads of a core. While the other
- * one works, each may look ahead over half as many instructions, and a codec loses more by that than memcpy does.
+ * Does somebody else use this core just now? A virtual processor is mostly one of two threads of a core. While the
+ * other one works, each may look ahead over half as many instructions, and a codec loses more by that than memcpy does.
  */
 #ifndef ZIPCCL_CTL_CORE_PROBE_H
 #define ZIPCCL_CTL_CORE_PROBE_H
