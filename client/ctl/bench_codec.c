@@ -178,7 +178,8 @@ static void summarize(struct state *s) {
 }
 
 zipcclResult_t bench_codec_run(struct bench_codec *b, void (*progress)(double share)) {
-    struct state s = {.b = b};
+    /* Runs of other sizes and values before this one may have seen the core alone. */
+    struct state s = {.b = b, .least_probe = b->probe ? 0 : core_probe_least()};
     enum codec_isa isa_before = codec_isa_current();
     zipcclResult_t rc = zipcclOutOfMemory;
     bool any_peer = false;

@@ -12,6 +12,8 @@
 
 enum { TURNS = 400, CHAINS = 6 };
 
+static double g_least;
+
 double core_probe(void) {
     uint64_t x[CHAINS] = {0};
     const uint64_t start = units_now_ns();
@@ -32,5 +34,12 @@ double core_probe(void) {
 #undef MULTIPLY
 #undef ADD
     }
-    return (double)(units_now_ns() - start);
+    const double ns = (double)(units_now_ns() - start);
+    if (g_least == 0 || ns < g_least)
+        g_least = ns;
+    return ns;
+}
+
+double core_probe_least(void) {
+    return g_least;
 }

@@ -10,7 +10,10 @@
  * longer at most, shared 40 %.) */
 #define CORE_PROBE_SHARED 1.1
 
-/* Nanoseconds for a fixed piece of work, about 10,000; not exact. Any thread. */
+/* Nanoseconds for a fixed piece of work, about 10,000; not exact. One thread. */
 double core_probe(void);
+
+/* The least one so far in this process; 0: none yet. */
+double core_probe_least(void);
 
 #endif

@@ -28,6 +28,8 @@
 #define NOISE_MOST   (RACE_ONE * 3 / 10)
 #define NOISE_OF     32u /* times that it is the mean of, weighted to the last ones */
 #define LEAD_NOISE   2u  /* a ratio varies by about so much more than the width of the middle of times */
+#define RAW_LEAD     8u  /* raw asks for so much less of a lead, once it has */
+#define RAW_FROM     4u  /* so many samples: coding that does not pay must not be done, also where noise hides it */
 #define RACE_FINE    64u /* of the middle of many samples */
 #define MIDDLE_STEP  4u  /* of noise by samples */
 #define MIDDLE_MOST  256u
@@ -348,6 +350,8 @@ static uint32_t judge(struct switch_kind *k, uint64_t before, uint64_t after) {
     }
     size_t step = step_of(c->nsamples);
     uint32_t lead = larger(steps[step].lead, LEAD_NOISE * noise(k) * steps[step].noise / RACE_ONE);
+    if (c->codec == zipcclCodecRaw && c->nsamples >= RAW_FROM)
+        lead /= RAW_LEAD;
     if (!c->kept || ratio >= RACE_ONE || RACE_ONE - ratio < lead)
         return 0;
     put_in_force(k, i, ratio);
