@@ -5,7 +5,8 @@
  * Operations are of a kind: operation, dtype, size class (log2 of the bytes), what is pinned. A kind has candidates, of
  * which one is in force: at first the one that the model says is best. Others are measured beside it, one operation at
  * a time with one in force in between, and each is known by the ratio of its time to those about it, so that a machine
- * that is slower for a while tells nothing. The more often it was measured, the smaller the lead that puts it in force.
+ * that is slower for a while tells nothing. The more often it was measured, the smaller the lead that puts it in force;
+ * raw, which costs no processor, needs an eighth of it.
  *
  * Measuring costs what the measured one is slower. It is paid before it is done, from budgets that operations fill:
  * some thousandths of each, more of the first ones. So the whole stays within a percent or so of the best, what is
