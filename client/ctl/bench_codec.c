@@ -116,26 +116,28 @@ static bool was_alone(const struct state *s, const struct series *series, size_t
     return series->probe[round] <= s->least_probe * CORE_PROBE_SHARED;
 }
 
-/* Rounds with the core to itself, of the series that has least of them. */
-static size_t least_alone(const struct state *s) {
-    size_t least = s->b->rounds;
-    for (size_t i = 0; i < series_of(s->b); i++) {
-        size_t alone = 0;
-        for (size_t r = 0; r < s->b->rounds; r++)
-            alone += was_alone(s, &s->series[i], r);
-        least = alone < least ? alone : least;
-    }
-    return least;
+/* How many rounds had the core to themselves. */
+static size_t alone_of(const struct state *s, const struct series *series) {
+    size_t alone = 0;
+    for (size_t r = 0; r < s->b->rounds; r++)
+        alone += was_alone(s, series, r);
+    return alone;
 }
 
-/* Moves the rounds that count to the front and returns their number; *alone: how many had the core to themselves. */
-static size_t keep_counted(const struct state *s, struct series *series, size_t *alone) {
-    *alone = 0;
-    for (size_t r = 0; r < s->b->rounds; r++)
-        *alone += was_alone(s, series, r);
-    if (*alone < BENCH_MIN_ROUNDS)
-        return s->b->rounds;
+/* Whether every series has enough of them. */
+static bool enough_alone(const struct state *s) {
+    for (size_t i = 0; i < series_of(s->b); i++) {
+        if (alone_of(s, &s->series[i]) < BENCH_MIN_ROUNDS)
+            return false;
+    }
+    return true;
+}
+
+/* Moves the rounds that count to the front and returns their number. */
+static size_t keep_counted(const struct state *s, struct series *series, size_t alone) {
     size_t n = 0;
+    if (alone < BENCH_MIN_ROUNDS)
+        return s->b->rounds;
     for (size_t r = 0; r < s->b->rounds; r++) {
         if (!was_alone(s, series, r))
             continue;
@@ -162,8 +164,7 @@ static void summarize(struct state *s) {
     double scratch[BENCH_MAX_ROUNDS], medians[BENCH_MAX_CASES];
     for (size_t i = 0; i < series_of(b); i++) {
         struct series *series = &s->series[i];
-        size_t alone;
-        const size_t n = keep_counted(s, series, &alone);
+        const size_t alone = alone_of(s, series), n = keep_counted(s, series, alone);
         if (i < b->ncases) {
             b->cases[i].alone = alone;
             b->cases[i].encode = bench_rate_of(series->encode, series->copy, n, scratch);
@@ -202,8 +203,9 @@ zipcclResult_t bench_codec_run(struct bench_codec *b, void (*progress)(double sh
     bool last = false;
     for (b->rounds = 0; !last && b->rounds < BENCH_MAX_ROUNDS; b->rounds++) {
         uint64_t spent = units_now_ns() - start;
-        const bool enough = least_alone(&s) >= BENCH_MIN_ROUNDS || spent >= PATIENCE * budget;
-        last = (b->rounds + 1 >= BENCH_MIN_ROUNDS && spent >= budget && enough) || b->rounds + 1 == BENCH_MAX_ROUNDS;
+        last = (b->rounds + 1 >= BENCH_MIN_ROUNDS && spent >= budget &&
+                (spent >= PATIENCE * budget || enough_alone(&s))) ||
+               b->rounds + 1 == BENCH_MAX_ROUNDS;
         if (progress)
             progress(spent >= budget ? 1 : (double)spent / (double)budget);
         if (!one_round(&s, b->rounds, last))

@@ -31,17 +31,19 @@ static double sum(const double *values, uint32_t n) {
     return total;
 }
 
-/* The standard error of the median of n ratios in the order of time: by the medians of PARTS of them, as what disturbs
- * lasts; of few ones by how far they lie from their median, as if they did not depend on each other. They are sorted.
+/* The median of n ratios in the order of time, and its standard error: by the medians of PARTS of them, as what
+ * disturbs lasts; of few ones by how far they lie from their median, as if they did not depend on each other. They are
+ * changed.
  */
-static double error_of(double *ratios, uint32_t n) {
-    double mean = 0, squares = 0, part[PARTS];
+static double median_and_error(double *ratios, uint32_t n, double *error) {
+    double median, mean = 0, squares = 0, part[PARTS];
     if (n < PARTS * PART_LEAST) {
-        mean = units_median(ratios, n);
+        median = units_median(ratios, n);
         for (uint32_t i = 0; i < n; i++)
-            ratios[i] = fabs(ratios[i] - mean);
+            ratios[i] = fabs(ratios[i] - median);
         /* 1.4826: a normal deviation by the median distance; 1.2533: of a median by that of a mean. */
-        return n ? 1.4826 * 1.2533 * units_median(ratios, n) / sqrt(n) : 0;
+        *error = n ? 1.4826 * 1.2533 * units_median(ratios, n) / sqrt(n) : 0;
+        return median;
     }
     for (uint32_t i = 0; i < PARTS; i++) {
         part[i] = units_median(ratios + n / PARTS * i, n / PARTS);
@@ -49,7 +51,8 @@ static double error_of(double *ratios, uint32_t n) {
     }
     for (uint32_t i = 0; i < PARTS; i++)
         squares += (part[i] - mean) * (part[i] - mean);
-    return sqrt(squares / (PARTS - 1) / PARTS);
+    *error = sqrt(squares / (PARTS - 1) / PARTS);
+    return units_median(ratios, n);
 }
 
 static void take(const struct collective_report *r, size_t size, struct collective_switcher *s, double *room) {
@@ -70,10 +73,7 @@ static void take(const struct collective_report *r, size_t size, struct collecti
     s->first = sum(chosen, first) / sum(best, first);
     for (uint32_t i = from; i < rounds; i++)
         room[i - from] = chosen[i] / best[i];
-    s->settled = units_median(room, rounds - from);
-    for (uint32_t i = from; i < rounds; i++)
-        room[i - from] = chosen[i] / best[i];
-    s->error = error_of(room, rounds - from);
+    s->settled = median_and_error(room, rounds - from, &s->error);
 }
 
 void collective_switcher_take(struct collective_report *r) {
