@@ -70,11 +70,6 @@ INLINE v64 code_of(const v64 packed[2], unsigned i) {
     return _mm512_and_si512(_mm512_srli_epi16(packed[i / 4], 2 * (i % 4)), set1(3));
 }
 
-/* v with the next bytes of in where the code is 3. */
-INLINE v64 with_escapes(v64 v, v64 code, const uint8_t *in) {
-    return _mm512_mask_expand_epi8(v, _mm512_cmpeq_epi8_mask(code, set1(3)), load(in));
-}
-
 INLINE size_t escapes_of(const uint8_t *plane0, const uint8_t *plane1, unsigned i) {
     return (size_t)__builtin_popcountll(get_word(plane0 + 8 * i) & get_word(plane1 + 8 * i));
 }
@@ -215,9 +210,11 @@ INLINE unsigned expand_pass(const uint8_t *plane0, const uint8_t *plane1, unsign
         const unsigned ahead = (i + 2 * ZFMT_BLOCK <= n ? i + ZFMT_BLOCK : i) / 8;
 #define ROW(k)                                                                                                         \
     {                                                                                                                  \
+        const size_t m = escapes_of(plane0 + i / 8, plane1 + i / 8, k);                                                \
         const v64 c = code_of(packed, k);                                                                              \
-        _mm512_storeu_si512(out + i + 64 * (k), with_escapes(_mm512_shuffle_epi8(table, c), c, in + met));             \
-        met += escapes_of(plane0 + i / 8, plane1 + i / 8, k);                                                          \
+        const __mmask64 escape = _mm512_cmpeq_epi8_mask(c, set1(3));                                                   \
+        _mm512_storeu_si512(out + i + 64 * (k), expand(_mm512_shuffle_epi8(table, c), escape, in + met, m));           \
+        met += m;                                                                                                      \
         if ((k) == 1) {                                                                                                \
             get_codes(plane0 + ahead, plane1 + ahead, next);                                                           \
             next[0] = here(next[0]);                                                                                   \
@@ -234,8 +231,9 @@ INLINE unsigned expand_pass(const uint8_t *plane0, const uint8_t *plane1, unsign
         const uint64_t valid = n - i < 64 ? (1ull << (n - i)) - 1 : ~0ull;
         const uint64_t p0 = get_word(plane0 + i / 8), p1 = get_word(plane1 + i / 8), escape = p0 & p1 & valid;
         const v64 v = _mm512_mask_mov_epi8(_mm512_mask_mov_epi8(v0, p0, v1), p1, v2);
-        _mm512_storeu_si512(out + i, _mm512_mask_expand_epi8(v, escape, load(in + met)));
-        met += (unsigned)__builtin_popcountll(escape);
+        const size_t m = (size_t)__builtin_popcountll(escape);
+        _mm512_storeu_si512(out + i, expand(v, escape, in + met, m));
+        met += m;
     }
     return (unsigned)met;
 }
